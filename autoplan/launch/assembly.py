@@ -13,7 +13,7 @@ from typing import Any, Final
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written
 from autoplan.launch.known_models import model_entry
 from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
@@ -22,12 +22,12 @@ from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
 _ALONE: Final = {**dict.fromkeys(("tp", "pp", "cp", "ep"), 1), "sp": False, "zero": 0, "recompute": "none"}
 
 
-def alone(*but: str) -> dict[str, Written]:
+def alone(*but: str) -> Fields:
     """Return the values of data parallelism alone, without sharding and recompute, ``but`` some fields."""
     return {key: Written(value, default=True) for key, value in _ALONE.items() if key not in but}
 
 
-def without_open(values: Values) -> dict[str, Written]:
+def without_open(values: Values) -> Fields:
     """Return the values that are known."""
     return {key: written for key, written in values.items() if written.value is not None}
 

@@ -76,11 +76,12 @@ class Written:
         return Written(value, self.line, self.words)
 
 
-#: Values by field.
+#: Values by field, and such as are collected.
 Values = Mapping[str, Written]
+Fields = dict[str, Written]
 
 
-def stated(**values: Written | None) -> dict[str, Written]:
+def stated(**values: Written | None) -> Fields:
     """Return the values that are there, by field."""
     return {field: written for field, written in values.items() if written is not None}
 

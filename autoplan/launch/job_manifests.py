@@ -186,6 +186,8 @@ def _listed(line: int, text: str, name: str) -> Iterator[tuple[int, str]]:
         yield line + joined.count("\n", 0, place), word
 
 
+#: The values of a mapping by key.
+Nodes = Mapping[str, yaml.Node]
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DSTACK: Final = (
     re.compile(r"(?m)^type\s*:\s*(?:task|service|dev-environment)\b"),

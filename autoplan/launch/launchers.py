@@ -51,10 +51,7 @@ def _meeting_lines(group: NodeGroup) -> list[str]:
 
 
 def node_lines(started: StartedProgram, group: NodeGroup, *, more: bool = False) -> list[str]:
-    """Return the lines that write files and start processes on a node that knows its rank.
-
-    With ``more``, arguments of the script go to the training program.
-    """
+    """Return the lines of a node that knows its rank; ``more`` hands the script's arguments on."""
     words = start_lines(started, group, MEETING)
     words += ['"$@"'] if more else []
     folded = [f"{line} \\" for line in words[:-1]] + words[-1:]

@@ -62,11 +62,7 @@ def find_target(name: str) -> Target:
 def starting(
     launcher: Target, framework: str | None, stack: StackSpec, program: Sequence[str] = (), image: str = ""
 ) -> Target:
-    """Return ``launcher`` as a target that starts the program of ``framework``.
-
-    The framework is by default that which runs the ``stack``. Raises UnsupportedError where no target does,
-    and for one that has nothing to start.
-    """
+    """Return ``launcher`` for a framework, by default that of the ``stack``; raises UnsupportedError."""
     training_target = find_target(framework or _framework_of(stack))
     emit, inner = launcher.emit, training_target.emit
     if emit is None or inner is None or training_target.starts:

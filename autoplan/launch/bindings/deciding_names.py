@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Values
 
 #: Words of names by what they speak of; the first fields that fit count.
 _NAMES: Final = interface("names").data
@@ -108,7 +108,7 @@ def following(fields: Iterable[str]) -> frozenset[str]:
     return frozenset(reached)
 
 
-def known_alone(values: Mapping[str, Written], opened: Iterable[str]) -> dict[str, Written]:
+def known_alone(values: Values, opened: Iterable[str]) -> Fields:
     """Return ``values`` without ``opened`` fields, and without what is computed from them.
 
     A field that only follows stays where the file gives it itself, so with its line and no default.

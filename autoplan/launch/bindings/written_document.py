@@ -14,7 +14,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import extends, fields_named, may_decide, misnamed, speaks_beside
 from autoplan.launch.bindings.interface import Binding, Interface
-from autoplan.launch.configuration import FileEdit, LaunchFile, Reading, Written
+from autoplan.launch.configuration import Fields, FileEdit, LaunchFile, Reading, Values, Written
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
@@ -42,7 +42,7 @@ class WrittenDocument(Reading):
     or by path.
     """
 
-    entries: dict[str, Written] = field(default_factory=dict)
+    entries: Fields = field(default_factory=dict)
     table: Interface = _NO_TABLE
 
     def path(self, name: str) -> str:
@@ -78,7 +78,7 @@ class WrittenDocument(Reading):
         entry = self.entries.get(self.path(path))
         return entry is not None and entry.words[-1:] == ":"
 
-    def bound(self, *names: str) -> dict[str, Written]:
+    def bound(self, *names: str) -> Fields:
         """Return the values of bindings that are given or have a default, in our words and by field."""
         values = {}
         for binding in map(self.table.__getitem__, names):
@@ -413,7 +413,7 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -
             yield KeyEdit(f"{prefix}{key}", None, removed=True)
 
 
-def key_edits(entries: Mapping[str, Written], wanted: Iterable[KeyEdit]) -> Iterator[FileEdit]:
+def key_edits(entries: Values, wanted: Iterable[KeyEdit]) -> Iterator[FileEdit]:
     """Yield the edits of a file with ``entries`` that give its keys the ``wanted`` values."""
     for edit in wanted:
         written = entries.get(edit.path)
@@ -428,13 +428,9 @@ def key_edits(entries: Mapping[str, Written], wanted: Iterable[KeyEdit]) -> Iter
 
 
 def layout_edits(
-    table: Interface, entries: Mapping[str, Written], document: Mapping[str, Any], usual: Mapping[str, str]
+    table: Interface, entries: Values, document: Mapping[str, Any], usual: Mapping[str, str]
 ) -> tuple[FileEdit, ...]:
-    """Return the edits that give a file the values of ``document``, the keys of a layout.
-
-    Those that add a value which is ``usual`` for a binding are left out, and those that change nothing but
-    the case of a name.
-    """
+    """Return the edits that make a layout, but those that are ``usual`` or of the case of a name."""
     added = {f"{table.keys[name].rpartition('.')[2]}: {value}" for name, value in usual.items()}
     edits = key_edits(entries, changed_keys({}, document))
     return tuple(edit for edit in edits if not _idle(edit, entries.get(edit.path), added))
@@ -451,7 +447,7 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
-def edited_values(entries: Mapping[str, Written], edits: Iterable[FileEdit]) -> dict[str, Any]:
+def edited_values(entries: Values, edits: Iterable[FileEdit]) -> dict[str, Any]:
     """Return the values of a file after ``edits``, nested by key, as a program would hold them."""
     values = {
         path: written.value for path, written in entries.items() if not _is_section(path, written, entries)
@@ -476,7 +472,7 @@ def edited_values(entries: Mapping[str, Written], edits: Iterable[FileEdit]) -> 
     return nested
 
 
-def _is_section(path: str, written: Written, entries: Mapping[str, Written]) -> bool:
+def _is_section(path: str, written: Written, entries: Values) -> bool:
     """Return whether a path is one of a mapping with keys, which have paths of their own."""
     if written.value is not None or written.words[-1:] != ":":
         return False

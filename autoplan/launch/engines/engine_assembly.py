@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.catalog import checkpoint_model
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import LayoutError, Problem, SpecError
-from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.configuration import Fields, LaunchFile, Values, Written
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, refuse_undecided
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
@@ -20,7 +20,7 @@ from autoplan.launch.known_models import model_entry, other_architecture
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
-_READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
+_READERS: Final[Mapping[str, Callable[..., Fields]]] = {
     "vllm": vllm_values,
     "vllm-v0": vllm_v0_values,
     "vllm-rocm": vllm_v0_values,
@@ -53,7 +53,7 @@ class _StartedEngine:
     """What one command starts."""
 
     layout: EngineLayout
-    values: Mapping[str, Written]
+    values: Values
     line: int
     role: str | None
     model: str | None
@@ -125,11 +125,7 @@ def _search_of(engines: Sequence[_StartedEngine]) -> dict[str, Any]:
 
 
 def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tuple[str, ...]:
-    """Return the fields of a layout that stay open.
-
-    The format of the weights where a checkpoint's name does not say it; of a file of options without a
-    model also the degrees that it lacks, which the command beside it has.
-    """
+    """Return the fields that stay open: weights, and those of a file of options that its command has."""
     values = engine.values
     opened = [] if "weights" in values else ["weights"]
     opened += sorted({name for one in commands for name in one.given.opened})
@@ -166,9 +162,7 @@ def _refuse_other_devices(
     raise SpecError([Problem(sentence, "devices", file.name, first.line), *hints])
 
 
-def _refuse_uneven(
-    layout: EngineLayout, spec: ModelSpec, arguments: GivenArguments, values: Mapping[str, Written]
-) -> None:
+def _refuse_uneven(layout: EngineLayout, spec: ModelSpec, arguments: GivenArguments, values: Values) -> None:
     """Refuse degrees that do not divide the heads, and more stages than layers."""
     tp, pp = values.get("tp"), values.get("pp")
     if spec.heads % layout.tp:
@@ -181,7 +175,7 @@ def _refuse_uneven(
         arguments.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
 
 
-def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Mapping[str, Written]) -> None:
+def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Values) -> None:
     """Refuse an engine of one node with more devices than its environment shows it, or its container has."""
     taken, shown = layout.devices_per_engine, "CUDA_VISIBLE_DEVICES shows"
     seen = one.command.visible
@@ -242,7 +236,7 @@ def _checkpoint(arguments: GivenArguments) -> Written | None:
     return None
 
 
-def _weights(values: dict[str, Written], checkpoint: str | None, model: str | None) -> dict[str, Written]:
+def _weights(values: Fields, checkpoint: str | None, model: str | None) -> Fields:
     """Return the format of the weights: that of an argument, of the checkpoint, or of activations."""
     dtype = values.pop("dtype", None)
     named = format_named(checkpoint) if checkpoint else None

@@ -70,11 +70,7 @@ def options_text(document: dict[str, Any], header: Sequence[str]) -> str:
 
 
 def emit_script(run: ServedRun) -> Emission:
-    """Return the engines of ``run`` as one script, and their files of options.
-
-    Raises InexpressibleEngineError for what the engine cannot express, and for engines on several nodes that
-    are more than one.
-    """
+    """Return a script and files of options; raises InexpressibleEngineError for what cannot be started."""
     engine = run.job.engine.name
     _one_node(run)
     lines: list[str] = []

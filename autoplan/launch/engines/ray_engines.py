@@ -30,7 +30,7 @@ from autoplan.launch.engines.container_words import (
     served,
     start_words,
 )
-from autoplan.launch.job_manifests import environment_of, items_of, line_of, mapping_of, scalar_of
+from autoplan.launch.job_manifests import Nodes, environment_of, items_of, line_of, mapping_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import Command, Script
 
@@ -75,9 +75,7 @@ def ray_environment(roots: Sequence[yaml.Node]) -> dict[str, str] | None:
     return found
 
 
-def ray_engines(
-    values: Mapping[str, yaml.Node], environment: Mapping[str, str] | None
-) -> Iterator[ServedContainer]:
+def ray_engines(values: Nodes, environment: Mapping[str, str] | None) -> Iterator[ServedContainer]:
     """Yield the engines of a RayService, of a file of Ray Serve, or of a program in a ConfigMap."""
     text = mapping_of(values.get("spec")).get("serveConfigV2")
     root, above = (values, 0) if text is None else inner_document(text)
@@ -95,7 +93,7 @@ def ray_engines(
                 yield from program_engines(program, environment, line_of(node) - 1)
 
 
-def _of_config(stated: Mapping[str, yaml.Node], role: str | None, above: int) -> Iterator[ServedContainer]:
+def _of_config(stated: Nodes, role: str | None, above: int) -> Iterator[ServedContainer]:
     """Yield the engine of one configuration; nothing of one without a model."""
     model = mapping_of(stated.get("model_loading_config"))
     source = next((model[key] for key in CHARTS["ray_models"] if scalar_of(model.get(key))), None)
@@ -109,7 +107,7 @@ def _of_config(stated: Mapping[str, yaml.Node], role: str | None, above: int) ->
     yield served(lowered, Around(copies, None, role), {})
 
 
-def inner_document(node: yaml.Node) -> tuple[Mapping[str, yaml.Node], int]:
+def inner_document(node: yaml.Node) -> tuple[Nodes, int]:
     """Return the mapping that a block of text holds, and the lines of the manifest above it."""
     try:
         inner = yaml.compose(scalar_of(node) or "", Loader=yaml.SafeLoader)

@@ -140,11 +140,7 @@ def serves(text: str) -> bool:
 
 
 def serve_commands(script: Script) -> list[ServeCommand]:
-    """Return the commands of a script that serve, in order.
-
-    A program that is not known may only write down the words that it gets: those behind one count where no
-    other command serves.
-    """
+    """Return the commands that serve, in order; those of unknown programs where no other one does."""
     commands = list(_commands(script))
     started = [command for command, recognised in commands if recognised]
     return started or [command for command, _ in commands]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from autoplan.launch.bindings.interface import argument_words, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import KeyEdit, changed_keys, key_edits, read_yaml
-from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import FileEdit, LaunchFile, Values
 from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.accelerate_values import (
@@ -44,11 +44,7 @@ _Values = dict[str, Any]
 
 
 def emit_accelerate(run: PlannedRun) -> Emission:
-    """Return the plan as a file of ``accelerate launch`` and arguments of the training program.
-
-    The stack of the job decides the section: Megatron's or DeepSpeed's, else FSDP2 for ZeRO-2 and ZeRO-3, and
-    plain data parallelism for ZeRO-0. Raises InexpressibleError for the first part that it has no key for.
-    """
+    """Return the plan as a file, its section by stack and ZeRO, and arguments; raises InexpressibleError."""
     job, layout = run.job, run.layout
     kind = _kind(job, layout)
     missing_parts.refuse_software(job, ("offload_parameters",) if kind == "deepspeed" else (), rl=RL_METHODS)
@@ -218,14 +214,14 @@ def accelerate_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tu
     return (*key_edits(entries, wanted), *_program_edits(file.arguments, old_words, words))
 
 
-def _edited_kind(entries: Mapping[str, Written], new: Layout) -> str:
+def _edited_kind(entries: Values, new: Layout) -> str:
     written = entries.get(ACCELERATE.keys["kind"])
     name = str(written.value) if written else ""
     plain = "fsdp" if new.zero or new.tp * new.cp > 1 else "replicas"
     return _KINDS.get(name, plain)
 
 
-def _of_layout(entries: Mapping[str, Written], after: Mapping[str, Any]) -> list[KeyEdit]:
+def _of_layout(entries: Values, after: Mapping[str, Any]) -> list[KeyEdit]:
     """Return the keys of a layout that follows one which has none: all in which the file differs."""
     return [
         edit

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
@@ -13,15 +14,17 @@ from autoplan.launch.assembly import alone, assembled_document
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks.deepspeed import (
     enabled_precision,
     named_deepspeed,
     sharding_of,
 )
-from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.frameworks.hugging_face.training_fields import DEEPSPEED, FSDP, OPEN, key_names, stands
+from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, launcher_words
+from autoplan.launch.scripts.training_command import launched_devices, launcher_words, without_differing
 
 ACCELERATE: Final = interface("accelerate")
 #: FSDP1's strategies, and whether each is hybrid; numbers are those of its enumeration.
@@ -38,10 +41,7 @@ _PRECISIONS: Final = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"
 
 
 def is_accelerate(file: LaunchFile) -> bool:
-    """Return whether a file is one of ``accelerate launch``, or a script that starts a program with it.
-
-    Scripts of frameworks that are started so are theirs.
-    """
+    """Return whether a file is of ``accelerate launch``, or starts a program of its own with it."""
     written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
     return written or (is_launch_script(file) and _LAUNCHES.search(file.text) is not None)
 
@@ -96,10 +96,7 @@ def _of_the_program(document: WrittenDocument, words: Sequence[Word]) -> None:
 
 
 def read_accelerate(file: LaunchFile) -> Configuration:
-    """Return what a file says, and arguments of the training program with it; raises SpecError.
-
-    A script has ``accelerate launch`` before a program of its own, whose arguments are not read.
-    """
+    """Return what a file with arguments, or a script before its program, says; raises SpecError."""
     if is_launch_script(file):
         return _read_script(file)
     document = read_yaml(file, ACCELERATE)
@@ -109,7 +106,7 @@ def read_accelerate(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, values)
 
 
-def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return devices, precision, degrees and sharding of a file, or of the options of the launcher."""
     document.check_sections()
     kind = _kind(document)
@@ -223,7 +220,7 @@ def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
 _LEFT: Final = Written(None, default=True)
 
 
-def _processes(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _processes(document: WrittenDocument, file: LaunchFile) -> Fields:
     written = document.number("devices", least=-1)
     kind = document.given("kind")
     if written is None and kind is not None and kind.value == "NO" and not kind.default:
@@ -238,7 +235,7 @@ def _processes(document: WrittenDocument, file: LaunchFile) -> dict[str, Written
     return {"devices": written}
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     written = document.given("precision")
     if written is None:
         return {"precision": Written("fp32", default=True)}
@@ -249,7 +246,7 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     return {"precision": written.of(_PRECISIONS.get(name))}
 
 
-def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+def _fsdp(document: WrittenDocument, values: Fields, file: LaunchFile) -> Fields:
     del file
     version = document.number("fsdp_version")
     first = version is None or version.value == 1
@@ -258,7 +255,7 @@ def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFil
     return fields | document.bound("recompute", "activation_offload", "state_offload")
 
 
-def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _strategy(document: WrittenDocument, values: Fields) -> Fields:
     """Return the sharding of FSDP1; hybrid strategies shard over the processes of a machine."""
     path = next((p for p in ("strategy", "resharded") if document.given(p)), None)
     if path is None:
@@ -278,7 +275,7 @@ def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str
     return fields
 
 
-def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool) -> dict[str, Written]:
+def _sizes(document: WrittenDocument, values: Fields, *, first: bool) -> Fields:
     """Return the degrees of ``parallelism_config``, whose product has to be the number of processes."""
     names = {
         "dp_replicate": "replicas",
@@ -309,7 +306,7 @@ def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool
     return fields
 
 
-def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+def _deepspeed(document: WrittenDocument, values: Fields, file: LaunchFile) -> Fields:
     # DeepSpeed's sequence parallelism divides sequences over as many devices.
     size = document.number("mesh_sp") or document.number("mesh_cp")
     fields, other = stated(cp=size), document.text("deepspeed_file")
@@ -324,9 +321,7 @@ def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: Laun
     return fields | document.bound("optimizer_offload", "parameter_offload")
 
 
-def _deepspeed_file(
-    document: WrittenDocument, values: dict[str, Written], file: LaunchFile, other: Written
-) -> dict[str, Written]:
+def _deepspeed_file(document: WrittenDocument, values: Fields, file: LaunchFile, other: Written) -> Fields:
     """Return the sharding of DeepSpeed's own file where it lies there; else what it decides stays open."""
     inner = named_deepspeed(document, file, str(other.value))
     if inner is None:
@@ -338,7 +333,7 @@ def _deepspeed_file(
     return sharding_of(document, inner) | enabled_precision(inner)
 
 
-def _megatron(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+def _megatron(document: WrittenDocument, values: Fields, file: LaunchFile) -> Fields:
     """Return the degrees of the Megatron section; what it leaves out is as in the plugin."""
     del values, file
     result = document.bound("tp", "pp", "ep", "cp")
@@ -353,7 +348,7 @@ def _megatron(document: WrittenDocument, values: dict[str, Written], file: Launc
     return result | _granularity(document)
 
 
-def _granularity(document: WrittenDocument) -> dict[str, Written]:
+def _granularity(document: WrittenDocument) -> Fields:
     written = document.text("recompute_kind", ("full", "selective"))
     units = document.number("recompute_num_layers")
     method = document.text("recompute_method", ("uniform", "block"))
@@ -366,7 +361,7 @@ def _granularity(document: WrittenDocument) -> dict[str, Written]:
     return {"recompute": recompute, "recompute_num_layers": units}
 
 
-def _program(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> dict[str, Written]:
+def _program(document: WrittenDocument, file: LaunchFile, values: Fields) -> Fields:
     """Return the batches and the recompute that arguments of the training program say."""
     options = _options(file.arguments)
     document.entries |= {name: Written(value, None, f"{name} {value}") for name, value in options.items()}
@@ -399,3 +394,86 @@ def _options(words: tuple[str, ...]) -> dict[str, str]:
         elif name:
             values[name] = word
     return values
+
+
+#: Fields of sharding, which a file of DeepSpeed or FSDP among the arguments has in the launcher's place.
+_SHARDED: Final = frozenset({"zero", "dp_shard", "offload", "software", "way"})
+
+
+#: How a program shards by a section of the launcher's file.
+_WAYS: Final = {"deepspeed": DEEPSPEED, "fsdp": FSDP}
+
+
+def launcher_of(file: LaunchFile) -> list[Word]:
+    """Return the words of the launcher that starts a program with this file."""
+    return [Word(text, 0, Unknown(why, 0) if why else None) for text, why in file.launcher]
+
+
+def launched_values(
+    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, values: Values
+) -> Fields:
+    """Return what ``accelerate launch`` decides, by its options and by its file where that lies there.
+
+    TrainingArguments go over its precision, and their DeepSpeed over its sharding. Source:
+    ``transformers/training_args.py`` 5.23, where both set the variables that the launcher sets.
+    """
+    if not any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher):
+        return {}
+    inner = launcher_document(launcher, file)
+    if inner is None:
+        document.opened |= {"zero", "tp", "cp", "dp"}
+        document.notes.append(
+            "accelerate launch has a file of its own, which is not read: sharding is left open"
+        )
+        return {}
+    launched = accelerate_layout(inner, replace(file, arguments=("",)))
+    kind = inner.given("kind")
+    section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
+    launched |= {"way": _WAYS[section]} if section in _WAYS else {}
+    document.problems += inner.problems
+    document.notes += inner.notes
+    names = [name for name in ("recompute", "earlier_recompute") if name in document.table.keys]
+    stated = {"recompute"} if any(stands(document, name) for name in names) else set()
+    stated |= set() if values.get("precision", OPEN).default else {"precision"}
+    document.opened |= inner.opened - stated
+    unsaid = {key for key in ("precision", "recompute") if launched.get(key, OPEN).default}
+    unsaid |= stated - {"recompute"}
+    if stands(document, "deepspeed") or stands(document, "fsdp"):
+        unsaid |= _SHARDED
+    return {key: written for key, written in launched.items() if key not in unsaid}
+
+
+_TRAINER: Final = interface("trainer")
+_TOKENS: Final = frozenset(_TRAINER.data["lengths"])
+#: Arguments that go over keys of a file, and those of them whose value has to be known.
+_OVER: Final = {
+    "trainer": (("trainer", "trl"), {*_TRAINER.data["decides"], *_TOKENS, _TRAINER.keys["model"]}),
+    "axolotl": (("axolotl",), {*interface("axolotl").keys.values()}),
+}
+
+
+def overriding(
+    framework: str, file: LaunchFile, script: Script, started: tuple[Command, Sequence[Word]]
+) -> tuple[str, ...]:
+    """Return the arguments behind a file of keys, which is ``started``; raises SpecError for unknown ones."""
+    (parts, deciding), (command, behind) = _OVER[framework], started
+    names = frozenset().union(*map(key_names, parts), _TOKENS)
+    words, _ = without_differing(
+        script, command, behind, lambda name: name.startswith("--") and name[2:].replace("-", "_") in names
+    )
+    given = {text.partition("=")[0].lstrip("-") for text in file.arguments}
+    problems, skipped = [], set()
+    for at, (before, word) in enumerate(pairwise([Word("", 0), *words])):
+        if word.unknown is None:
+            continue
+        option = word if word.text.startswith("--") else before
+        name = option.text.partition("=")[0].lstrip("-").replace("-", "_")
+        skipped |= {at} if option is word else {at - 1, at}
+        if name in deciding - given:
+            sentence = f"its value depends on {word.unknown.reason}: give the argument with --arg"
+            problems.append(Problem(sentence, name, file.name, word.line or None))
+    if problems:
+        raise SpecError(problems)
+    texts = [word.text for at, word in enumerate(words) if at not in skipped]
+    start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
+    return tuple(texts[start:])

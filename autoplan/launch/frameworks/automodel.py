@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from autoplan.launch.assembly import assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks.hugging_face.training_fields import adapter_values, model_of
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 
@@ -48,7 +47,7 @@ def read_automodel(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, without_open(values), model_of(document))
 
 
-def _degrees(document: WrittenDocument) -> dict[str, Written]:
+def _degrees(document: WrittenDocument) -> Fields:
     for name in ("tp", "pp", "cp", "ep", "dp", "replicas"):
         written = document.given(name)
         if written is not None and str(written.value).lower() == "none":
@@ -56,7 +55,7 @@ def _degrees(document: WrittenDocument) -> dict[str, Written]:
     return document.bound("tp", "pp", "cp", "ep")
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return the ZeRO stage by the strategy or its class, and the data-parallel degree and groups."""
     named, stages = document.bound("strategy")["strategy"], AUTOMODEL.data["strategies"]
     name = str(named.value).rpartition(".")[2].lower()
@@ -80,7 +79,7 @@ def _ranks(document: WrittenDocument, file: LaunchFile) -> int | None:
     return file.devices // product if file.devices and file.devices % product == 0 else None
 
 
-def _microbatch(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+def _microbatch(document: WrittenDocument, values: Values) -> Fields:
     """Return the microbatch: a rank's batch, or the part of it that goes through a pipeline at a time."""
     if values["pp"].value == 1:
         return document.bound("mbs")
@@ -89,7 +88,7 @@ def _microbatch(document: WrittenDocument, values: Mapping[str, Written]) -> dic
     return stated(mbs=document.number("pipeline_mbs"))
 
 
-def _training(document: WrittenDocument) -> dict[str, Written]:
+def _training(document: WrittenDocument) -> Fields:
     """Return precision, recompute, optimizer and adapters."""
     dtype = document.text("precision") or Written("bf16", default=True)
     ours = AUTOMODEL.data["precisions"].get(str(dtype.value).rpartition(".")[2].lower())
@@ -103,7 +102,7 @@ def _training(document: WrittenDocument) -> dict[str, Written]:
     return values | _adapters(document) | document.bound("compiled")
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
+def _adapters(document: WrittenDocument) -> Fields:
     rank, targets = document.number("adapter_rank"), document.given("adapted")
     if rank is None:
         return {}

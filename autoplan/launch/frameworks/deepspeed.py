@@ -23,7 +23,7 @@ from autoplan.launch.bindings.written_document import (
     key_edits,
     read_yaml,
 )
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.costmodel.software import SoftwareSpec
@@ -43,11 +43,7 @@ BATCHES: Final = ("global_batch_size", "mbs", "steps")
 
 
 def emit_deepspeed(run: PlannedRun) -> Emission:
-    """Return the plan as a DeepSpeed JSON file.
-
-    JSON has no comments, so that the prediction is in the notes. Raises InexpressibleError for the first part
-    of the plan that the file has no key for.
-    """
+    """Return the plan as JSON, its prediction in the notes; raises InexpressibleError for what has no key."""
     job, layout = run.job, run.layout
     text = json.dumps(deepspeed_document(job, layout), indent=2)
     notes = (
@@ -210,7 +206,7 @@ def _counts(document: WrittenDocument, path: str) -> bool:
     return not (isinstance(entry.value, int) and entry.value in {0, 1})
 
 
-def zero_values(document: WrittenDocument) -> dict[str, Written]:
+def zero_values(document: WrittenDocument) -> Fields:
     """Return the values of all fields but batches that the file or DeepSpeed's defaults give."""
     one, autotp, shard = Written(1, default=True), document.number("tp", least=0), document.number("dp_shard")
     tp = autotp.of(max(1, autotp.value)) if autotp else one
@@ -234,7 +230,7 @@ def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> W
     return inner
 
 
-def sharding_of(document: WrittenDocument, inner: WrittenDocument) -> dict[str, Written]:
+def sharding_of(document: WrittenDocument, inner: WrittenDocument) -> Fields:
     """Return what a file or section of DeepSpeed says of sharding, for the ``document`` that names it."""
     values = zero_values(inner)
     document.problems += inner.problems
@@ -256,13 +252,13 @@ def inner_document(document: WrittenDocument) -> WrittenDocument:
     return inner
 
 
-def enabled_precision(inner: WrittenDocument) -> dict[str, Written]:
+def enabled_precision(inner: WrittenDocument) -> Fields:
     """Return the precision that a file of DeepSpeed turns on by itself."""
     precision = _precision(inner).get("precision")
     return {} if precision is None or precision.default else {"precision": precision}
 
 
-def with_software(values: Mapping[str, Written], *others: Mapping[str, Written]) -> dict[str, Written]:
+def with_software(values: Values, *others: Values) -> Fields:
     """Return the values of all, with the choices of software that any of them has.
 
     >>> one, other = ({"software": Written({name: True})} for name in ("compile", "pure_bf16"))
@@ -285,52 +281,42 @@ def _stage(document: WrittenDocument) -> Written:
     return stage or Written(0, default=True)
 
 
-def _offload(document: WrittenDocument) -> dict[str, Written]:
-    device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
-    former = document.flag("earlier_offload")
-    if device is None and former is not None and former.value:
+def _offload(document: WrittenDocument) -> Fields:
+    device, former = (
+        document.text("optimizer_offload", ("none", "cpu", "nvme")),
+        document.on("earlier_offload"),
+    )
+    if device is None and former is not None:
         # The name before 0.4.
         device = former.of("cpu")
-    states = device is not None and device.value != "none"
-    if device is not None and device.value == "nvme":
+    states = device if device is not None and device.value != "none" else None
+    if states is not None and states.value == "nvme":
         document.notes.append("states on NVMe are read as states in host memory")
-    section = document.entries.get(document.path("recompute"))
-    inputs = document.flag("activation_offload")
-    moved = inputs is not None and inputs.value
-    names = [name for name, offloaded in (("optimizer", states), ("activations", moved)) if offloaded]
+    section, inputs = document.entries.get(document.path("recompute")), document.on("activation_offload")
     recompute = section.of("full") if section else Written("none", default=True)
-    written = device if states else inputs
-    if not names or written is None:
-        return {"recompute": recompute}
-    return {"recompute": recompute, "offload": written.of("+".join(names))}
+    moved = {"optimizer": states, "activations": inputs}
+    names = [name for name, offloaded in moved.items() if offloaded is not None]
+    written = states or inputs
+    return {"recompute": recompute, **({"offload": written.of("+".join(names))} if written else {})}
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     """Return the precision; nothing where another program fills it in."""
     values = [
         (name, written)
         for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
-        if (written := document.flag(key)) is not None and written.value
+        if (written := document.on(key)) is not None
     ]
     if len({name for name, _ in values}) > 1:
         lines = " and ".join(str(written.line) for _, written in values)
         document.refuse(f"bf16 and fp16 are both enabled (lines {lines})", "fp16")
-    if values:
-        name, written = values[0]
-        return {"precision": written.of(name)} | _gradients(document)
-    if document.automatic("bf16") or document.automatic("fp16"):
-        return _gradients(document)
-    return {"precision": Written("fp32", default=True)} | _gradients(document)
+    filled = document.automatic("bf16") or document.automatic("fp16")
+    usual = {} if filled else {"precision": Written("fp32", default=True)}
+    stated = {"precision": values[0][1].of(values[0][0])} if values else usual
+    return stated | document.bound("gradients")
 
 
-def _gradients(document: WrittenDocument) -> dict[str, Written]:
-    written = document.text("gradients", ("fp32", "fp16", "bf16"))
-    if written is None or written.value == "fp16":
-        return {}
-    return {"software": written.of({"gradients": written.value})}
-
-
-def _optimizer(document: WrittenDocument) -> dict[str, Written]:
+def _optimizer(document: WrittenDocument) -> Fields:
     """Return the optimizer; nothing where the training program has its own."""
     written = document.text("optimizer")
     if written is None:
@@ -345,7 +331,7 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     return {"optimizer": written.of(name)}
 
 
-def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
+def _batches(document: WrittenDocument, file: LaunchFile, values: Fields) -> None:
     """Add batches and the data-parallel degree: train_batch_size is the product of the other two and dp."""
     batch, mbs, steps = (document.number(key) for key in BATCHES)
     if document.opened & {"tp", "pp", "cp"}:
@@ -374,7 +360,7 @@ def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
 
 def _filled(
     document: WrittenDocument, dp: int, batch: Written | None, mbs: Written | None, steps: Written | None
-) -> dict[str, Written]:
+) -> Fields:
     """Return the batch or the microbatch that follows; steps that nothing gives are one."""
     if steps is None and any(document.automatic(key) for key in BATCHES):
         return {}

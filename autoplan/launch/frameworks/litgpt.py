@@ -19,7 +19,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import alone, assembled_document
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written
 from autoplan.launch.emitted_text import command_script
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
@@ -256,7 +256,7 @@ def _add_words(document: WrittenDocument, words: list[Word], file: LaunchFile) -
             document.entries[name] = Written(behind.text, word.line or None, f"--{name} {behind.text}")
 
 
-def _started(document: WrittenDocument, file: LaunchFile, command: str) -> dict[str, Written]:
+def _started(document: WrittenDocument, file: LaunchFile, command: str) -> Fields:
     """Return the devices, and the sharding and recompute that a command has on as many."""
     each, nodes = document.given("per_node"), document.bound("nodes")["nodes"]
     counted = not document.automatic("per_node") and (each is None or str(each.value) != "-1")
@@ -275,9 +275,9 @@ def _started(document: WrittenDocument, file: LaunchFile, command: str) -> dict[
     return fields
 
 
-def _numbers(document: WrittenDocument) -> dict[str, Written]:
+def _numbers(document: WrittenDocument) -> Fields:
     """Return precision and optimizer; a quantised base has pages of AdamW."""
-    values: dict[str, Written] = {}
+    values: Fields = {}
     named = document.text("precision")
     if named is None:
         document.opened.add("precision")
@@ -301,7 +301,7 @@ def _numbers(document: WrittenDocument) -> dict[str, Written]:
     return {**values, "optimizer": replace(written, value="paged-adamw" if paged else name)}
 
 
-def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+def _read_adapters(document: WrittenDocument) -> Fields:
     """Return the adapters with LitGPT's defaults."""
     rank, share = document.bound("adapter_rank")["adapter_rank"], document.given("adapter_dropout")
     modules = [

@@ -17,7 +17,7 @@ from autoplan.catalog import checkpoint_model
 from autoplan.launch.assembly import alone, assembled_document
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.known_models import named_model
@@ -65,7 +65,7 @@ def read_foundry(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, values, model, hints=hints)
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return the degrees, sharding, recompute and offload; without an ``fsdp_config`` it is plain DDP."""
     values = document.bound("tp") | alone("tp", "zero")
     if not document.section("fsdp_config"):
@@ -79,7 +79,7 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
     return values
 
 
-def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: bool) -> dict[str, Written]:
+def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: bool) -> Fields:
     """Return the data-parallel shard size where there are several groups."""
     shard = document.number("shards", least=-1)
     copies = document.number("replicas")
@@ -122,9 +122,7 @@ def _adapters(document: WrittenDocument) -> Written | None:
     return rank.of({"rank": rank.value, "targets": "attention" if attention else "all"})
 
 
-def _batches(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
+def _batches(document: WrittenDocument, file: LaunchFile, values: Values) -> Fields:
     """Return the microbatch, which is at most the batch of a rank; nothing where it is found at run time."""
     if document.automatic("mbs"):
         document.notes.append(f"{document.path('mbs')}: auto is found at run time")

@@ -75,11 +75,7 @@ _SECTIONS: Final = ("model", "train", "ddp", "dist", "optimizer")
 
 
 def emit_bridge(run: PlannedRun) -> Emission:
-    """Return the overrides of the plan as a YAML file, and as words that a recipe's runner takes.
-
-    Keys that the plan does not need are null or false, as recipes may have set them. Raises
-    InexpressibleError for the first part of the plan that there is no key for.
-    """
+    """Return the overrides as YAML and words, null for what is not needed; raises InexpressibleError."""
     job, layout = run.job, run.layout
     values = override_values(job, layout)
     document: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from autoplan.launch.assembly import alone, assembled_document, with_devices, wi
 from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.megatron.argument_keys import CORE_KEYS, add_key
@@ -141,7 +141,7 @@ def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | Non
     return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     """Return the precision: that of a flag, or the type of the weights; left out, it is the checkpoint's."""
     values = training.precision_of(document)
     if values and not values["precision"].default:
@@ -150,16 +150,14 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     return {"precision": named["dtype"]} if "dtype" in named else {}
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
     values = training.sharding_values(document, file, _SHIPPED)
     if str(getattr(document.given("fsdp"), "value", "")).lower() == "fsdp2":
         values.pop("recompute", None)
     return values
 
 
-def _batches(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
+def _batches(document: WrittenDocument, file: LaunchFile, values: Values) -> Fields:
     """Return microbatch and batch; without steps, these are what makes a batch of sixteen, or of one each."""
     devices = values["devices"].value if "devices" in values else file.devices
     mbs = document.number("mbs")
@@ -169,7 +167,7 @@ def _batches(
     return training.batch_of(document, file, values)
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
+def _adapters(document: WrittenDocument) -> Fields:
     """Return the adapters of LoRA, which is how ms-swift tunes unless it is told to train all."""
     kind = document.bound("tuner")["tuner"]
     if kind.value == _FULL:

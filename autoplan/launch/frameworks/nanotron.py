@@ -18,7 +18,7 @@ from autoplan.errors import AutoplanError
 from autoplan.launch.assembly import assembled_document
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.missing_parts import microbatches, refuse_order, refuse_software
 from autoplan.launch.known_models import named_model
@@ -59,7 +59,7 @@ def read_nanotron(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, values, fields, hints=hints)
 
 
-def _degrees(document: WrittenDocument) -> dict[str, Written]:
+def _degrees(document: WrittenDocument) -> Fields:
     degrees = document.bound("dp", "pp", "tp")
     for name in ("dp", "pp", "tp"):
         if name not in degrees:
@@ -82,7 +82,7 @@ def _degrees(document: WrittenDocument) -> dict[str, Written]:
     return values
 
 
-def _training(document: WrittenDocument) -> dict[str, Written]:
+def _training(document: WrittenDocument) -> Fields:
     values = document.bound("mbs", "sequence_length", "zero", "precision", "optimizer")
     if "zero" in values and values["zero"].value > 1:
         document.refuse("nanotron has ZeRO stages 0 and 1", "zero")
@@ -93,7 +93,7 @@ def _training(document: WrittenDocument) -> dict[str, Written]:
     return values | document.bound("gradients")
 
 
-def _devices(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
+def _devices(document: WrittenDocument, file: LaunchFile, values: Fields) -> None:
     """Add the devices, which are the product of the degrees, and the batch of a step."""
     degrees = [values[key] for key in ("tp", "cp", "dp", "pp")]
     count = math.prod(written.value for written in degrees)
@@ -161,7 +161,7 @@ def _described(model: ModelSpec) -> tuple[Mapping[str, Any] | str | None, list[s
     return named_model({**fields, "source": "model_config of a file of nanotron"})
 
 
-def _stages(model: ModelSpec, values: Mapping[str, Written], document: WrittenDocument) -> dict[str, Written]:
+def _stages(model: ModelSpec, values: Values, document: WrittenDocument) -> Fields:
     pp = values["pp"]
     stages = balanced_stages(model, pp.value)
     if min(stages) < 1:

@@ -15,7 +15,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
 from autoplan.launch.frameworks.megatron.argument_keys import (
     Key,
@@ -167,7 +167,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, bool]:
     return resolved(document, file, _WRAPPED), True
 
 
-def _prefix(entries: Mapping[str, Written]) -> str:
+def _prefix(entries: Values) -> str:
     """Return what the paths of NeMo's keys begin with in a file of a launcher or a test."""
     keys = ("trainer", "trainer.devices", "trainer.num_nodes")
     return next((f"{w}." for w in _WRAPPED if any(f"{w}.{key}" in entries for key in keys)), "")
@@ -280,7 +280,7 @@ def _fsdp(document: WrittenDocument, arguments: Arguments) -> None:
         add_key(arguments, key_of(switch), "model.fsdp", written)
 
 
-def _adapters(document: WrittenDocument, arguments: Arguments) -> dict[str, Written]:
+def _adapters(document: WrittenDocument, arguments: Arguments) -> Fields:
     """Return NeMo 1's adapters, at queries, keys and values; those of other kinds stay open."""
     scheme = document.given("model.peft.peft_scheme")
     if scheme is None or str(scheme.value).lower() == "none":

@@ -12,7 +12,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written, stated
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
@@ -46,7 +46,7 @@ def started_program(script: Script, file: LaunchFile, program: re.Pattern[str], 
     raise SpecError([Problem(f"there is no command of {title}", "script", file.name)])
 
 
-def actor_devices(document: WrittenDocument) -> dict[str, Written]:
+def actor_devices(document: WrittenDocument) -> Fields:
     """Return the devices that train the policy: those of a node, times the nodes."""
     values = document.bound("gpus", "nodes")
     if len(values) < 2:
@@ -55,7 +55,7 @@ def actor_devices(document: WrittenDocument) -> dict[str, Written]:
     return {"devices": _joined(nodes, gpus, gpus.value * nodes.value, gpus.line or nodes.line)}
 
 
-def summed_length(document: WrittenDocument) -> dict[str, Written]:
+def summed_length(document: WrittenDocument) -> Fields:
     """Return the longest sequence that is trained: a prompt and its response."""
     values = document.bound("prompt", "response")
     if len(values) < 2:
@@ -65,7 +65,7 @@ def summed_length(document: WrittenDocument) -> dict[str, Written]:
     return {"sequence_length": _joined(prompt, response, total, prompt.line or response.line)}
 
 
-def _adapted(document: WrittenDocument, more: Mapping[str, Any]) -> dict[str, Written]:
+def _adapted(document: WrittenDocument, more: Mapping[str, Any]) -> Fields:
     """Return the adapters of a rank of at least 1, at all products where none are named."""
     rank, targets = document.number("adapter_rank", least=0), document.given("adapted")
     if rank is None or not rank.value:
@@ -84,7 +84,7 @@ def _colocated(document: WrittenDocument, *, sleeps: bool) -> dict[str, Any]:
     }
 
 
-def policy_rl(method: Written, keys: Mapping[str, Any]) -> dict[str, Written]:
+def policy_rl(method: Written, keys: Mapping[str, Any]) -> Fields:
     """Return learning from completions without a critic, as a job has it."""
     return {"rl": method.of({"method": "grpo", **keys})}
 
@@ -172,7 +172,7 @@ def _overrides(script: Script, file: LaunchFile, started: Started, *, samples: b
     return document
 
 
-def _samples(document: WrittenDocument, script: Script, started: Started) -> dict[str, Written]:
+def _samples(document: WrittenDocument, script: Script, started: Started) -> Fields:
     """Return what the trainer of samples does: FSDP over all ranks, in bf16, with AdamW.
 
     Source: verl b178a3c, ``trainer/fsdp_sft_trainer.py``. Its default of recompute changed between versions,
@@ -189,7 +189,7 @@ def _samples(document: WrittenDocument, script: Script, started: Started) -> dic
     return values
 
 
-def _policy(document: WrittenDocument, started: Started) -> dict[str, Written]:
+def _policy(document: WrittenDocument, started: Started) -> Fields:
     """Return what the actor trains with, by FSDP or by Megatron-LM."""
     strategy = _strategy(document, started)
     values = {**alone(), **actor_devices(document), **summed_length(document)}
@@ -235,7 +235,7 @@ def _configuration(text: str) -> str | None:
     return match[1] if match else None
 
 
-def _optimizer(document: WrittenDocument) -> dict[str, Written]:
+def _optimizer(document: WrittenDocument) -> Fields:
     named = document.text("optimizer")
     if named is None:
         return {}
@@ -246,7 +246,7 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     return {"optimizer": named.of(ours)}
 
 
-def _sharding(document: WrittenDocument) -> dict[str, Written]:
+def _sharding(document: WrittenDocument) -> Fields:
     """Return the ZeRO stage and its groups. ``param_offload`` moves shards between phases, not in a step.
 
     Source: verl b178a3c, ``workers/fsdp_workers.py`` (``create_device_mesh``, ``get_sharding_strategy``).
@@ -259,7 +259,7 @@ def _sharding(document: WrittenDocument) -> dict[str, Written]:
     return values | document.bound("offloaded")
 
 
-def _megatron(document: WrittenDocument) -> dict[str, Written]:
+def _megatron(document: WrittenDocument) -> Fields:
     """Return the degrees of Megatron-LM; those that a script leaves out differ by the version of verl."""
     degrees = {name: document.number(f"megatron_{name}") for name in ("tp", "pp", "cp", "ep", "etp", "vpp")}
     values = {"zero": Written(1, default=True), **stated(**degrees)}
@@ -268,7 +268,7 @@ def _megatron(document: WrittenDocument) -> dict[str, Written]:
     return values
 
 
-def _updates(document: WrittenDocument) -> dict[str, Written]:
+def _updates(document: WrittenDocument) -> Fields:
     """Return the sequences of a microbatch and of an update: prompts times their completions."""
     values, dynamic = document.bound("mbs"), document.on("dynamic")
     if dynamic or "mbs" not in values:
@@ -286,7 +286,7 @@ def _updates(document: WrittenDocument) -> dict[str, Written]:
     return values
 
 
-def _learning(document: WrittenDocument) -> dict[str, Written]:
+def _learning(document: WrittenDocument) -> Fields:
     """Return learning without a critic, as a job has it; with one, nothing is priced beside the actor."""
     estimator = document.text("estimator") or Written("gae", default=True)
     if estimator.value == "gae":
@@ -354,7 +354,7 @@ def _as_before(document: WrittenDocument) -> None:
         document.entries.setdefault(OPENRLHF.keys["dtype"], Written("bf16", default=True))
 
 
-def _training(document: WrittenDocument, program: str) -> dict[str, Written]:
+def _training(document: WrittenDocument, program: str) -> Fields:
     """Return degrees, batches, sharding, formats and adapters, with the program's own defaults."""
     values = document.bound("tp", "cp", "zero", "global_batch_size", "mbs", "sequence_length")
     for name, table in (("mbs", "microbatches"), ("sequence_length", "lengths")):
@@ -368,7 +368,7 @@ def _training(document: WrittenDocument, program: str) -> dict[str, Written]:
     return values | _adapted(document, {"base": "nf4"} if document.on("four_bits") else {})
 
 
-def _formats(document: WrittenDocument) -> dict[str, Written]:
+def _formats(document: WrittenDocument) -> Fields:
     """Return precision and optimizer: before 0.10 a switch says the precision, and later a name."""
     bf16, optimizer = document.on("bf16"), document.text("optimizer")
     dtype = bf16.of("bf16") if bf16 else document.bound("dtype").get("dtype")
@@ -381,7 +381,7 @@ def _formats(document: WrittenDocument) -> dict[str, Written]:
     return {**stated(precision=dtype), "optimizer": Written("adamw", default=True)}
 
 
-def _preferences(document: WrittenDocument, program: str) -> dict[str, Written]:
+def _preferences(document: WrittenDocument, program: str) -> Fields:
     """Return what a program learns from pairs, as a job has it."""
     method = OPENRLHF.data["methods"].get(program)
     if program == "train_rm":
@@ -392,9 +392,9 @@ def _preferences(document: WrittenDocument, program: str) -> dict[str, Written]:
     return {"rl": Written({"method": method, **({"beta": beta} if beta is not None else {})}, None, program)}
 
 
-def _actor(document: WrittenDocument) -> dict[str, Written]:
+def _actor(document: WrittenDocument) -> Fields:
     """Return what the actor learns from: a prompt and its response, without a critic where there is none."""
-    values: dict[str, Written] = {} if document.given("sequence_length") else summed_length(document)
+    values: Fields = {} if document.given("sequence_length") else summed_length(document)
     if document.on("dynamic"):
         values["mbs"] = Written(None)
     document.notes.append("this is the actor's training: rollouts and the reference are run besides")

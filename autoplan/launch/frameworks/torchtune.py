@@ -18,7 +18,7 @@ from autoplan.catalog import checkpoint_model, model_called
 from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import command_script
 from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.hugging_face.training_fields import (
@@ -231,7 +231,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
     return resolved(document, file), devices, text is not None
 
 
-def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchFile) -> dict[str, Written]:
+def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchFile) -> Fields:
     """Return what is sharded: all of the model in recipes of several devices, and nothing on one."""
     if devices == 1 or _is_alone(document, file):
         return {"zero": Written(0, default=True), "devices": Written(1, default=True)}
@@ -255,7 +255,7 @@ def _is_alone(document: WrittenDocument, file: LaunchFile) -> bool:
     )
 
 
-def _read_training(document: WrittenDocument) -> dict[str, Written]:
+def _read_training(document: WrittenDocument) -> Fields:
     """Return precision, recompute, offload, optimizer and software; the whole model has the one format."""
     values = document.bound("precision", "recompute", "activation_offload")
     named = document.text("optimizer")
@@ -267,7 +267,7 @@ def _read_training(document: WrittenDocument) -> dict[str, Written]:
     return {**values, **({"software": Written(software)} if software else {})}
 
 
-def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+def _read_adapters(document: WrittenDocument) -> Fields:
     rank, named, component = (
         document.number("adapter_rank"),
         document.given("adapted"),

@@ -6,6 +6,7 @@ Commands are not executed: their output is unknown, and so is a test that depend
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +29,23 @@ from autoplan.launch.scripts.pieces import (
     split,
 )
 from autoplan.launch.scripts.shell_parser import parse_script
+
+#: Operators of two numbers, besides division, by their signs.
+_SUMS: Final = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": operator.pow}
+
+
+_BITS: Final = {"<<": operator.lshift, ">>": operator.rshift, "&": operator.and_, "|": operator.or_}
+
+
+_ORDERS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+_TRUTHS: Final[dict[str, Callable[[int, int], object]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "&&": lambda a, b: a and b,
+    "||": lambda a, b: a or b,
+}
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>?:!~&|^]))"
@@ -167,26 +185,12 @@ def _applied(sign: str, left: int, right: int) -> int:
         return quotient if sign == "/" else left - quotient * right
     if sign in {"**", "<<", ">>"} and not 0 <= right < 64:
         raise NotArithmeticError(f"{right} is out of range")
-    simple: dict[str, Callable[[], int]] = {
-        "+": lambda: left + right,
-        "-": lambda: left - right,
-        "*": lambda: left * right,
-        "**": lambda: left**right,
-        "<<": lambda: left << right,
-        ">>": lambda: left >> right,
-        "&": lambda: left & right,
-        "|": lambda: left | right,
-        "^": lambda: left ^ right,
-        "&&": lambda: int(bool(left and right)),
-        "||": lambda: int(bool(left or right)),
-        "<": lambda: int(left < right),
-        "<=": lambda: int(left <= right),
-        ">": lambda: int(left > right),
-        ">=": lambda: int(left >= right),
-        "==": lambda: int(left == right),
-        "!=": lambda: int(left != right),
-    }
-    value = simple[sign]()
+    numbers: dict[str, Callable[[int, int], int]] = {**_SUMS, **_BITS, "^": operator.xor}
+    value = (
+        numbers[sign](left, right)
+        if sign in numbers
+        else int(bool({**_ORDERS, **_TRUTHS}[sign](left, right)))
+    )
     if not -_LARGEST <= value < _LARGEST:
         raise NotArithmeticError("a number is too large")
     return value

@@ -14,6 +14,14 @@ from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text_of, unknown_of
 from autoplan.launch.scripts.script import Command, Script, gpus_in
 
+_COUNT: Final = re.compile(r"0*[1-9]\d{0,5}")
+
+
+def _counted(text: str, line: int | None, words: str) -> Written | None:
+    """Return the number that a text is, of at least 1; None for anything else."""
+    return Written(int(text), line, words) if _COUNT.fullmatch(text) else None
+
+
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
 #: The option that names a file of further arguments.
@@ -126,8 +134,7 @@ def _ranks_of_mpi(before: Sequence[Word]) -> Written | None:
     word = _option(before, frozenset({"-np", "-n", "--np"})) if programs & {"mpirun", "mpiexec"} else None
     if word is None or word.unknown is not None or programs & set(_LAUNCHERS):
         return None
-    counted = re.fullmatch(r"0*[1-9]\d{0,5}", word.text) is not None
-    return Written(int(word.text), word.line, f"{word.text} ranks of mpirun") if counted else None
+    return _counted(word.text, word.line, f"{word.text} ranks of mpirun")
 
 
 def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
@@ -145,11 +152,12 @@ def _accelerated(before: Sequence[Word], script: Script, command: Command) -> tu
     seen = visible_devices(script.variables, command)
     if total is None and seen is not None and _option(before, _MACHINES) is None:
         return Written(seen, command.line, f"{seen} of CUDA_VISIBLE_DEVICES"), ""
-    if total is None or total.unknown is not None or not re.fullmatch(r"0*[1-9]\d{0,5}", total.text):
-        return None, _why(
-            total.unknown
-        ) if total and total.unknown else "the file of accelerate has the processes"
-    return Written(int(total.text[:6]), total.line, f"--num_processes {total.text}"), ""
+    unknown = total.unknown if total is not None else None
+    count = (
+        _counted(total.text, total.line, f"--num_processes {total.text}") if total and not unknown else None
+    )
+    why = _why(unknown) if unknown else "the file of accelerate has the processes"
+    return count, "" if count else why
 
 
 def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
@@ -164,11 +172,7 @@ def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
 
 
 def variable_devices(script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
-    """Return the processes that variables say to a program which starts torchrun by itself.
-
-    Those are ``NPROC_PER_NODE`` and ``NNODES`` of ms-swift and LLaMA-Factory; else one device that is seen
-    alone is what it runs on.
-    """
+    """Return the processes of NPROC_PER_NODE and NNODES (ms-swift), or one device seen alone."""
     each = _variable("NPROC_PER_NODE", script, command, outside)
     nodes = _variable("NNODES", script, command, outside)
     if each is not None:
@@ -186,8 +190,7 @@ def _variable(name: str, script: Script, command: Command, outside: Mapping[str,
         line = text[0].line if text else command.line
         return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
     value = outside.get(name, "")
-    counted = re.fullmatch(r"0*[1-9]\d{0,5}", value) is not None
-    return Written(int(value), None, f"{name}={value}") if counted else None
+    return _counted(value, None, f"{name}={value}")
 
 
 def _processes(launchers: Collection[str], script: Script) -> Word | None:
@@ -259,8 +262,7 @@ def _srun_options(words: Sequence[Word]) -> Mapping[str, Word]:
         (i for i, w in enumerate(words) if i and not w.text.startswith("-") and "python" in w.text),
         len(words),
     )
-    options = {name: _option(words[:end], flags) for name, flags in names.items()}
-    return {name: word for name, word in options.items() if word is not None}
+    return {name: w for name, flags in names.items() if (w := _option(words[:end], flags)) is not None}
 
 
 def _world_size(variables: Mapping[str, object]) -> tuple[Written | None, str]:
@@ -282,10 +284,7 @@ _SIZES: Final = frozenset({"mbs", "global_batch_size", "sequence_length", "tp", 
 def without_differing(
     script: Script, command: Command | None, words: Sequence[Word], recognises: Callable[[str], bool]
 ) -> tuple[list[Word], list[str]]:
-    """Return the arguments of a command, unknown where another one of the program has others, and notes.
-
-    Raises SpecError for a size that is a number in one command and none in another.
-    """
+    """Return the arguments, unknown where commands differ, and notes; raises SpecError for sizes."""
     if command is None:
         return list(words), []
     own = _options(words, recognises)

@@ -213,6 +213,13 @@ class InexpressibleEngineError(UnsupportedError):
         super().__init__(part)
 
 
+def refuse_first(*parts: tuple[Any, ...], of: str = "") -> None:
+    """Raise InexpressibleEngineError for the first part that is there, with layouts behind its words."""
+    for there, part, *nearest in parts:
+        if there:
+            raise InexpressibleEngineError(f"{part}{of}", nearest)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """One engine of ``layout``, whose replicas are not its concern.

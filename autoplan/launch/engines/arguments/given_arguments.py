@@ -11,7 +11,7 @@ from typing import Any, Final
 from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Interface
-from autoplan.launch.configuration import Reading, Written
+from autoplan.launch.configuration import Fields, Reading, Written
 from autoplan.launch.engines.arguments.engine_settings import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
 
@@ -59,7 +59,7 @@ class GivenArguments(Reading):
     #: Fields that a file which lies nowhere or an earlier argument decides, where no other argument does.
     elsewhere: set[str] = field(default_factory=set)
     #: What a file of options has that is no argument, by path, with lines.
-    document: dict[str, Written] = field(default_factory=dict)
+    document: Fields = field(default_factory=dict)
 
     def refuse(self, sentence: str, path: str, line: int | None = None) -> None:
         """Add a problem."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -74,7 +74,7 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
     written.add_nodes(settings.nodes, several, "$MASTER_ADDR:$MASTER_PORT")
 
 
-def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
     """Return the settings of arguments, by field of a layout or a job.
 
     Attention data-parallel ranks divide a stage's devices and the sizes of a step, else that is a problem.
@@ -115,11 +115,7 @@ def _unlimited(arguments: GivenArguments, name: str) -> bool:
 
 
 def _shared_out(arguments: GivenArguments, size: Written | None, groups: int, name: str) -> Written | None:
-    """Return the share of one attention data-parallel rank.
-
-    Sizes of a step are divided and rounded down, as SGLang does (``max_running_requests // dp_size``); ranks
-    that do not divide the degree are refused.
-    """
+    """Return a rank's share, rounded down as SGLang does; ranks that do not divide ``tp`` are refused."""
     if name == "tp" and size is None:
         size = Written(1, default=True)
     if size is None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
     WrittenArguments,
+    refuse_first,
 )
 from autoplan.launch.engines.arguments.given_arguments import (
     GivenArguments,
@@ -69,7 +70,7 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
     written.add_nodes(settings.nodes, part, "$MASTER_ADDR")
 
 
-def vllm_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def vllm_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
     """Return the settings by field; ``experts`` says whether the model has some, None where unknown."""
     table, longest = arguments.known.table, arguments.text("longest_request")
     values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
@@ -139,36 +140,24 @@ def vllm_v0_options(settings: EngineSettings, written: WrittenArguments) -> None
 
 def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None:
     """Raise InexpressibleEngineError for the first part that the engine lacks."""
-    layout, longest = settings.layout, settings.longest_request or 0
-    version = f"vLLM {written.known.version}"
-    missing = (
-        (layout.adp > 1, "data-parallel attention", (replace(layout, adp=1, ep=1),)),
-        (layout.ep > 1, "expert parallelism", (replace(layout, ep=1),)),
-        (layout.dcp > 1, "decode context parallelism", (replace(layout, dcp=1),)),
-        (
-            layout.pp > 1 and written.known.version == _WITHOUT_STAGES,
-            "pipeline stages",
-            (replace(layout, pp=1), replace(layout, pp=1, tp=layout.tp * layout.pp)),
-        ),
-        (
-            bool(layout.spec) and settings.draft_method == "mtp",
-            "speculation by mtp",
-            (replace(layout, spec=0),),
-        ),
-        (
-            0 < layout.tokens < longest,
-            f"tokens={layout.tokens}: prompts are computed in one piece, the longest of {longest:,} tokens",
-            (replace(layout, tokens=longest),),
-        ),
-        (settings.role is not None, "pools for prefill and decode", ()),
-        (settings.nodes > 1, f"engines on {settings.nodes} nodes, which Ray starts", ()),
+    layout, longest, version = settings.layout, settings.longest_request or 0, written.known.version
+    one_stage = (replace(layout, pp=1), replace(layout, pp=1, tp=layout.tp * layout.pp))
+    whole = f"tokens={layout.tokens}: prompts are computed in one piece, the longest of {longest:,} tokens"
+    by_mtp = bool(layout.spec) and settings.draft_method == "mtp"
+    refuse_first(
+        (layout.adp > 1, "data-parallel attention", replace(layout, adp=1, ep=1)),
+        (layout.ep > 1, "expert parallelism", replace(layout, ep=1)),
+        (layout.dcp > 1, "decode context parallelism", replace(layout, dcp=1)),
+        (layout.pp > 1 and version == _WITHOUT_STAGES, "pipeline stages", *one_stage),
+        (by_mtp, "speculation by mtp", replace(layout, spec=0)),
+        (0 < layout.tokens < longest, whole, replace(layout, tokens=longest)),
+        (settings.role is not None, "pools for prefill and decode"),
+        (settings.nodes > 1, f"engines on {settings.nodes} nodes, which Ray starts"),
+        of=f" (vLLM {version})",
     )
-    for absent, part, nearest in missing:
-        if absent:
-            raise InexpressibleEngineError(f"{part} ({version})", nearest)
 
 
-def vllm_v0_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def vllm_v0_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
     """Return the settings of arguments, as ``vllm_values`` does."""
     values = vllm_values(arguments, experts=experts)
     draft, number = arguments.text("draft_model"), arguments.count("draft_tokens")

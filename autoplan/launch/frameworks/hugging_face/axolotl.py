@@ -17,7 +17,7 @@ from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
 from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face import training_fields as training
@@ -217,7 +217,7 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, without_open(values), model)
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     """Return the precision; axolotl's default, and ``auto``, is bf16 where the devices have it."""
     values = training.precision_of(document)
     if values and not values["precision"].default:
@@ -239,7 +239,7 @@ def _accumulation(document: WrittenDocument) -> None:
     document.entries[AXOLOTL.keys["steps"]] = replace(batch, value=batch.value // mbs.value)
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
     config = (
         document.entries[document.path("fsdp_section")] if training.stands(document, "fsdp_section") else None
     )
@@ -261,7 +261,7 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
     return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp), "way": training.FSDP}
 
 
-def _degrees(document: WrittenDocument) -> dict[str, Written]:
+def _degrees(document: WrittenDocument) -> Fields:
     tp, cp, ep = (document.number(name) for name in ("tp", "cp", "ep"))
     if ep is not None and ep.value > 1:
         document.opened.add("ep")
@@ -269,7 +269,7 @@ def _degrees(document: WrittenDocument) -> dict[str, Written]:
     return stated(tp=tp, cp=cp)
 
 
-def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Written]) -> dict[str, Written]:
+def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Values) -> Fields:
     """Return the data-parallel degree and what it shards; ranks that are left over replicate."""
     replicate, shard = document.number("replicas"), document.number("shards")
     if shard is None:
@@ -286,7 +286,7 @@ def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Wri
     return values
 
 
-def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> Fields:
     """Return the ZeRO stage and the offload of FSDP2, or of FSDP1 by its strategy."""
     document.number("fsdp_version")
     items = fsdp.value if isinstance(fsdp.value, list) else []
@@ -316,7 +316,7 @@ def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
     return written.of(_STRATEGIES[name])
 
 
-def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+def _recompute(document: WrittenDocument, values: Values) -> Fields:
     """Return recompute, and offload of what is stored for it."""
     written = document.given("recompute")
     if written is not None and str(written.value).lower() not in _CHECKPOINTING:
@@ -344,7 +344,7 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
     return fields
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
+def _adapters(document: WrittenDocument) -> Fields:
     adapter, rank = document.text("adapter"), document.number("adapter_rank")
     if adapter is None:
         return {}
@@ -354,7 +354,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     return training.adapter_values(rank, targets, every=every, more=training.quantized_base(document))
 
 
-def _software(document: WrittenDocument) -> dict[str, Written]:
+def _software(document: WrittenDocument) -> Fields:
     values = document.choices("compiled") | _read_fused(document)
     values |= document.choices("liger_loss", "liger_norms", "state_offload")
     return {"software": Written(values)} if values else {}
@@ -375,7 +375,7 @@ def _read_fused(document: WrittenDocument) -> dict[str, Any]:
     return {"fused_adapters": False} if remote else {}
 
 
-def _experts(document: WrittenDocument, model: str | None) -> dict[str, Written]:
+def _experts(document: WrittenDocument, model: str | None) -> Fields:
     """Return whether experts of a model that has some are quantised where the base below adapters is."""
     bits = [document.on(name) for name in ("four_bits", "eight_bits")]
     quantized = document.on("experts_quantized") is not None
@@ -384,7 +384,7 @@ def _experts(document: WrittenDocument, model: str | None) -> dict[str, Written]
     return {"software": Written({"quantized_experts": quantized})}
 
 
-def _read_rl(document: WrittenDocument) -> dict[str, Written]:
+def _read_rl(document: WrittenDocument) -> Fields:
     """Return preference or reinforcement learning; methods that are not priced stay open."""
     written = document.text("rl")
     if written is None:

@@ -15,12 +15,11 @@ from typing import Any, Final
 from autoplan.launch.assembly import alone, assembled_document, with_devices, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import yaml_file
-from autoplan.launch.frameworks.accelerate_values import accelerate_words
+from autoplan.launch.frameworks.accelerate_values import accelerate_words, launched_values, launcher_of
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face import training_fields as training
-from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_beside,
@@ -85,7 +84,7 @@ def read_second_format(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, values, model, framework="llama-factory")
 
 
-def _second_formats(document: WrittenDocument) -> dict[str, Written]:
+def _second_formats(document: WrittenDocument) -> Fields:
     """Return precision, recompute and optimizer: bf16, full and AdamW where nothing else is said."""
     named = document.text("optimizer") or Written("adamw", default=True)
     values = document.bound("bf16", "recompute") | {"optimizer": named}
@@ -95,7 +94,7 @@ def _second_formats(document: WrittenDocument) -> dict[str, Written]:
     return values
 
 
-def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _second_sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return the sharding of the backend; that of one which is not read stays open."""
     backend = document.text("backend")
     if backend is not None and backend.value == "deepspeed":
@@ -116,14 +115,14 @@ def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, W
     return values
 
 
-def _second_software(document: WrittenDocument) -> dict[str, Written]:
+def _second_software(document: WrittenDocument) -> Fields:
     values, kernels = document.choices("parameter_offload"), document.given("kernels")
     if kernels is not None and "liger" in str(kernels.value):
         values |= {"loss": "chunked", "fused_kernels": True}
     return {"software": Written(values)} if values else {}
 
 
-def _second_adapters(document: WrittenDocument) -> dict[str, Written]:
+def _second_adapters(document: WrittenDocument) -> Fields:
     kind, bits = document.text("finetuning"), document.number("bits")
     base = {4: "nf4", 8: "int8"}.get(bits.value) if bits is not None else None
     if kind is None or kind.value != "lora":
@@ -320,7 +319,7 @@ def _started(script: Script, command: Command, outside: Mapping[str, str]) -> Wr
     return None if count is None else Written(count, command.line, words)
 
 
-def _megatron(document: WrittenDocument) -> dict[str, Written]:
+def _megatron(document: WrittenDocument) -> Fields:
     """Return the degrees of Megatron-LM by mcore_adapter."""
     values, sp = document.bound("tp", "pp", "cp", "ep", "vpp"), document.flag("sp")
     if sp is not None and "tp" in values and values["tp"].value > 1:
@@ -331,7 +330,7 @@ def _megatron(document: WrittenDocument) -> dict[str, Written]:
     return values
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
+def _adapters(document: WrittenDocument) -> Fields:
     kind = document.text("finetuning", ("lora", "oft", "freeze", "full"))
     if kind is not None and kind.value in {"full", "freeze", "oft"}:
         if kind.value != "full":
@@ -356,7 +355,7 @@ def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
     return training.base_values(document, base)
 
 
-def _read_rl(document: WrittenDocument) -> dict[str, Written]:
+def _read_rl(document: WrittenDocument) -> Fields:
     """Return preference learning by the stage and its loss; PPO and reward models stay open."""
     stage = document.text("stage")
     if stage is None or stage.value in {"pt", "sft"}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeGuard
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.configuration import Fields, LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.training_fields import TRAINER, add_leaves
 
 #: The mark of a value that is not known.
@@ -220,13 +221,21 @@ def method_of_program(text: str) -> str | None:
     return next((method for name, method in _METHODS.items() if re.search(rf"\b{name}\s*\(", text)), None)
 
 
-def program_document(file: LaunchFile) -> WrittenDocument:
-    """Return the arguments of the calls of a program by name; raises SpecError for what is no Python."""
+def parsed_program(file: LaunchFile) -> ast.Module:
+    """Return the syntax of a program; raises SpecError for what is no Python."""
     try:
-        tree = ast.parse(file.text)
+        with warnings.catch_warnings():
+            # What a compiler would warn of is the program's business.
+            warnings.simplefilter("ignore")
+            return ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
+
+
+def program_document(file: LaunchFile) -> WrittenDocument:
+    """Return the arguments of the calls of a program by name; raises SpecError for what is no Python."""
+    tree = parsed_program(file)
     values = program_values(tree, file.variables)
     document = WrittenDocument(file.name, table=TRAINER)
     aside, doubtful = _not_reached(tree, values)
@@ -348,7 +357,7 @@ def is_alpaca(lines: Sequence[str]) -> bool:
     return names >= _SIGNS
 
 
-def alpaca_batch(document: WrittenDocument) -> dict[str, Written]:
+def alpaca_batch(document: WrittenDocument) -> Fields:
     """Call the arguments of such a program as the Trainer's, and return the batch of all devices."""
     entries = document.entries
     if not {_NAMES["mbs"], _NAMES["sequence_length"]} <= entries.keys():

@@ -18,11 +18,11 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written, stated
 from autoplan.launch.emitted_text import torchrun_words
+from autoplan.launch.frameworks.accelerate_values import launched_values, launcher_of
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face import training_fields as training
-from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.python_program import (
     ALPACA,
     alpaca_batch,
@@ -79,11 +79,7 @@ _TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
-    """Return the plan as a JSON file that ``HfArgumentParser.parse_json_file`` takes, and as arguments.
-
-    JSON has no comments, so that the prediction is in the notes. Raises InexpressibleError for the first part
-    of the plan that has no field.
-    """
+    """Return the plan as JSON and arguments; raises InexpressibleError for what has no field."""
     document = _document(run.job, run.layout)
     text = json.dumps(document, indent=2)
     words = tuple(word for key, value in document.items() for word in _words(key, value))
@@ -282,7 +278,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
-def _open_types(document: WrittenDocument, values: Mapping[str, Written]) -> None:
+def _open_types(document: WrittenDocument, values: Values) -> None:
     """Leave the precision open of weights of another type without autocast: the program decides it."""
     types = [document.given(name) for name in training.TRAINER.data["weight_types"]]
     other = any(one is not None and one.value != training.TRAINER.data["dtypes"]["fp32"] for one in types)
@@ -325,7 +321,7 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     return document, None, launcher_of(file)
 
 
-def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mapping[str, Written]) -> None:
+def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Values) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
     if is_program(file) and not file.launcher and not training.stands(document, "deepspeed"):
         document.opened |= set() if training.stands(document, "fsdp") else {"zero"}
@@ -441,7 +437,7 @@ def _add_mapping(document: WrittenDocument, name: str, text: str, line: int | No
     training.add_leaves(document, f"{name}.", root, line)
 
 
-def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+def _read_recompute(document: WrittenDocument, values: Values) -> Fields:
     """Return recompute and offload of its inputs; FSDP's own flag counts where it is on."""
     paths = ("fsdp_recompute", "recompute", "earlier_recompute")
     flags = [flag for path in paths if (flag := document.flag(path)) is not None]
@@ -465,7 +461,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
     return fields
 
 
-def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+def _read_adapters(document: WrittenDocument) -> Fields:
     """Return the adapters of TRL's ModelConfig, with its defaults."""
     on = document.flag("peft")
     if on is None or not on.value:
@@ -478,7 +474,7 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     return training.adapter_values(rank, targets, every=every, more=more)
 
 
-def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _read_rl(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
     program = method_of_program(file.text) if is_program(file) else None
     if program is not None:

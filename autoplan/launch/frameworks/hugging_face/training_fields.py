@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from autoplan.catalog import checkpoint_model
 from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import LaunchFile, Written, stated
+from autoplan.launch.configuration import Fields, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks.deepspeed import (
     BATCHES,
     OF_TRAINER,
@@ -100,7 +100,7 @@ def fsdp_values(layout: Layout) -> dict[str, Any]:
     }
 
 
-def software_of(document: WrittenDocument, *switches: str) -> dict[str, Written]:
+def software_of(document: WrittenDocument, *switches: str) -> Fields:
     """Return the choices of software that switches make; the text of ``fsdp`` may offload parameters, too."""
     values: dict[str, Any] = {}
     for name in switches:
@@ -162,7 +162,7 @@ def add_leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], 
             document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
 
 
-def precision_of(document: WrittenDocument) -> dict[str, Written]:
+def precision_of(document: WrittenDocument) -> Fields:
     """Return the precision that ``bf16`` and ``fp16`` say; nothing where one of them is ``auto``."""
     values = [(name, flag) for name in ("bf16", "fp16") if (flag := document.flag(name)) and flag.value]
     if len(values) > 1:
@@ -188,9 +188,7 @@ def optimizer_of(document: WrittenDocument) -> Written:
     return written.of(names.get(name))
 
 
-def batch_of(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
+def batch_of(document: WrittenDocument, file: LaunchFile, values: Values) -> Fields:
     """Return microbatch and batch: the product of the microbatch, the steps and the data-parallel ranks."""
     each, count = document.number("mbs"), document.number("steps")
     fields = {"mbs": each} if each else {}
@@ -206,13 +204,13 @@ def batch_of(
     return {**fields, "global_batch_size": batch}
 
 
-def recompute_of(document: WrittenDocument, *paths: str) -> dict[str, Written]:
+def recompute_of(document: WrittenDocument, *paths: str) -> Fields:
     """Return whether layers are recomputed, by the first of ``paths`` that says so."""
     flag = next((flag for path in paths if (flag := document.flag(path)) is not None), None)
     return stated(recompute=flag and flag.of("full" if flag.value else "none"))
 
 
-def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> dict[str, Written]:
+def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> Fields:
     """Return what a mapping ``deepspeed`` says; where it is the name of a file, that decides the sharding."""
     other = document.text("deepspeed")
     inner = inner_document(document)
@@ -234,7 +232,7 @@ class Shipped(NamedTuple):
 
 def deepspeed_or_shipped(
     document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
-) -> dict[str, Written]:
+) -> Fields:
     """Return the sharding that ``deepspeed`` says; open where it names a file that lies nowhere.
 
     Of a file that a framework ships, it is the stage and the offload that its name says.
@@ -258,7 +256,7 @@ def deepspeed_or_shipped(
     return values
 
 
-def _ranks(inner: WrittenDocument) -> dict[str, Written]:
+def _ranks(inner: WrittenDocument) -> Fields:
     """Return the data-parallel degree that the batches of DeepSpeed's configuration say."""
     batch, mbs, steps = (inner.number(name) for name in BATCHES)
     if not (batch and mbs and steps):
@@ -294,7 +292,7 @@ def model_of(document: WrittenDocument) -> str | None:
 
 def adapter_values(
     rank: Written | None, targets: Written | None, *, every: bool, more: Mapping[str, Any]
-) -> dict[str, Written]:
+) -> Fields:
     """Return low-rank adapters of a rank, at all products or at those named, and ``more`` of them."""
     if rank is None:
         return {}
@@ -403,7 +401,7 @@ def rollouts(rl: RLSpec) -> dict[str, Any]:
     }
 
 
-def rl_of(document: WrittenDocument, method: Written, *betas: str) -> dict[str, Written]:
+def rl_of(document: WrittenDocument, method: Written, *betas: str) -> Fields:
     """Return learning by ``method``, in TRL's keys; its weight is at the first of ``betas``."""
     value: dict[str, Any] = {"method": method.value}
     precomputed = document.flag("precomputed")
@@ -444,9 +442,7 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def sharding_values(
-    document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
-) -> dict[str, Written]:
+def sharding_values(document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None) -> Fields:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
     if document.given("zero_of_program") is not None:
         return _own_program(document)
@@ -462,7 +458,7 @@ def sharding_values(
     return _read_fsdp(document, fsdp) | {"way": FSDP}
 
 
-def _own_program(document: WrittenDocument) -> dict[str, Written]:
+def _own_program(document: WrittenDocument) -> Fields:
     """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
     values = stated(zero=document.number("zero_of_program", least=0)) | document.bound("zero_offload")
     rank, dtype = document.number("deepspeed_rank", least=0), document.given("dtype")
@@ -482,7 +478,7 @@ def _refuse_both(document: WrittenDocument) -> None:
         document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
 
 
-def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> Fields:
     """Return the sharding of FSDP: a truth value of FSDP2's, or the strategy of earlier versions."""
     items = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).lower().split()
     names = {str(item).lower() for item in items}
@@ -498,7 +494,7 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
     return values
 
 
-def _resharded(document: WrittenDocument) -> dict[str, Written]:
+def _resharded(document: WrittenDocument) -> Fields:
     """Return the ZeRO stage that ``reshard_after_forward`` says, as FSDP2 or as FSDP1 has it."""
     for path in ("resharded", "earlier_resharded"):
         written = document.given(path)

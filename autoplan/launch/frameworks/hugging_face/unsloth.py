@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model
-from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.hugging_face import training_fields as training
@@ -26,6 +25,7 @@ from autoplan.launch.frameworks.hugging_face.python_program import (
     UNKNOWN,
     ProgramValues,
     keywords_of,
+    parsed_program,
     program_values,
 )
 from autoplan.launch.known_models import has_experts, hub_name
@@ -201,11 +201,7 @@ def read_unsloth(file: LaunchFile) -> Configuration:
 
 def _calls(file: LaunchFile) -> WrittenDocument:
     """Return the arguments of the calls of a program, by path; raises SpecError for what is no Python."""
-    try:
-        tree = ast.parse(file.text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
+    tree = parsed_program(file)
     values = program_values(tree, file.variables)
     document = WrittenDocument(file.name, table=UNSLOTH)
     for node in ast.walk(tree):
@@ -231,7 +227,7 @@ def _add(document: WrittenDocument, path: str, node: ast.expr, values: ProgramVa
         document.opened |= _DECIDED.get(path.rpartition(".")[2], set())
 
 
-def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
+def _checkpointing_of(document: WrittenDocument) -> Fields:
     """Return recompute, and the offload of its inputs, by what FastLanguageModel is told; unsloth is both."""
     whole = document.bound("whole")["whole"]
     given = document.given("whole_checkpointing" if whole.value else "adapted_checkpointing")
@@ -241,7 +237,7 @@ def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
     return {"recompute": on, **({"offload": replace(written, value="activations")} if offloaded else {})}
 
 
-def _adapters_of(document: WrittenDocument, model: str | None) -> dict[str, Written]:
+def _adapters_of(document: WrittenDocument, model: str | None) -> Fields:
     flags, adapted = (
         document.bound("whole", "four_bits", "eight_bits", "adapter_rank"),
         document.given("adapted"),

@@ -12,7 +12,7 @@ from typing import Final
 from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import interface, listed_data
-from autoplan.launch.configuration import Reading, Written
+from autoplan.launch.configuration import Fields, Reading, Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
 TABLE: Final = interface("megatron-lm")
@@ -44,11 +44,7 @@ class Argument:
 
 @dataclass(slots=True)
 class Arguments(Reading):
-    """The arguments of a command by flag, and the problems and notes on them.
-
-    Look-ups by the name of a binding add a problem where a value is not known or not one of its kind.
-    ``opened`` are fields that an argument which is not read may decide.
-    """
+    """The arguments of a command by flag; look-ups by binding add problems of what is not of its kind."""
 
     given: dict[str, Argument] = field(default_factory=dict)
 
@@ -99,7 +95,7 @@ class Arguments(Reading):
             return None
         return written.of(int(text))
 
-    def present(self, *names: str) -> dict[str, Written]:
+    def present(self, *names: str) -> Fields:
         """Return the values of the numbers and switches among ``names`` that are given, or have a default."""
         values = {}
         for binding in map(TABLE.__getitem__, names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments, arities
 from autoplan.launch.frameworks.megatron.megatron_lm import RESIDENT_LAYERS, chunks_in
 from autoplan.schema.recompute import mode_of
@@ -27,7 +27,7 @@ _SOFTWARE: Final[dict[str, tuple[str, Any]]] = {
 }
 
 
-def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> dict[str, Written]:
+def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> Fields:
     """Return what the arguments or defaults give; ``layers`` are those of the model, None where unknown."""
     values = _tensor(arguments) | {"pp": _pipeline(arguments)} | _context(arguments)
     values["ep"] = arguments.number("ep") or arguments.number("deepspeed_ep") or Written(1, default=experts)
@@ -51,13 +51,13 @@ def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> d
     return {**values, **_training(arguments)}
 
 
-def _tensor(arguments: Arguments) -> dict[str, Written]:
+def _tensor(arguments: Arguments) -> Fields:
     """Return the tensor-parallel degree, which had a shorter name once."""
     former = None if arguments.has("tp") else arguments.number("earlier_tp")
     return {"tp": former} if former is not None else arguments.present("tp")
 
 
-def _context(arguments: Arguments) -> dict[str, Written]:
+def _context(arguments: Arguments) -> Fields:
     """Return the degree that sequences are divided over: that of Megatron-LM, or Ulysses in DeepSpeed."""
     ulysses = None if arguments.has("cp") else arguments.number("deepspeed_cp")
     return {"cp": ulysses} if ulysses is not None else arguments.present("cp")
@@ -75,7 +75,7 @@ def _default(value: object) -> Written:
     return Written(value, default=True)
 
 
-def _batches(arguments: Arguments) -> dict[str, Written]:
+def _batches(arguments: Arguments) -> Fields:
     values = arguments.present("mbs", "global_batch_size")
     former = None if "mbs" in values else arguments.number("earlier_mbs")
     values |= {"mbs": former} if former is not None else {}
@@ -111,7 +111,7 @@ def _zero(arguments: Arguments) -> Written:
     return sharded.of(1) if sharded else _default(0)
 
 
-def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | None) -> dict[str, Written]:
+def _recompute(arguments: Arguments, values: Fields, layers: int | None) -> Fields:
     granularity = arguments.text("recompute")
     short = arguments.flag("recompute_attention")
     if short is not None and (granularity is None or granularity.value in {"full", "selective"}):
@@ -137,7 +137,7 @@ def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | N
     return {}
 
 
-def _selective(arguments: Arguments, granularity: Written) -> dict[str, Written]:
+def _selective(arguments: Arguments, granularity: Written) -> Fields:
     """Return selective recompute, which has no method."""
     method = arguments.text("recompute_method")
     if method is not None:
@@ -152,9 +152,7 @@ def _selective(arguments: Arguments, granularity: Written) -> dict[str, Written]
     return {"recompute": granularity.of(mode)}
 
 
-def _earlier_recompute(
-    arguments: Arguments, values: dict[str, Written], layers: int | None
-) -> dict[str, Written]:
+def _earlier_recompute(arguments: Arguments, values: Fields, layers: int | None) -> Fields:
     """Return full recompute by arguments of earlier versions and of Megatron-DeepSpeed; else none."""
     method = arguments.text("earlier_recompute_method")
     every = arguments.flag("deepspeed_recompute")
@@ -168,8 +166,8 @@ def _earlier_recompute(
 
 
 def _full(
-    arguments: Arguments, values: dict[str, Written], method: Written, count: Written, layers: int | None
-) -> dict[str, Written]:
+    arguments: Arguments, values: Fields, method: Written, count: Written, layers: int | None
+) -> Fields:
     """Return full recompute by a method: of units of layers, or of the first layers of virtual stages."""
     if method.value == "uniform":
         fields = {"recompute": method.of("full")}
@@ -189,7 +187,7 @@ def _full(
     return {"recompute": Written(text, count.line, f"{method.words} {count.words}")}
 
 
-def _chunks(values: dict[str, Written], layers: int | None) -> tuple[tuple[int, ...], ...] | None:
+def _chunks(values: Fields, layers: int | None) -> tuple[tuple[int, ...], ...] | None:
     """Return the layers of virtual stages; None where they are not known."""
     stages, vpp = values.get("stages"), values.get("vpp")
     if stages is None or vpp is None or layers is None:
@@ -197,14 +195,14 @@ def _chunks(values: dict[str, Written], layers: int | None) -> tuple[tuple[int, 
     return chunks_of(stages.value, vpp.value)
 
 
-def _offload(arguments: Arguments, layers: int | None) -> dict[str, Written]:
+def _offload(arguments: Arguments, layers: int | None) -> Fields:
     states = arguments.flag("optimizer_offload")
     fraction = arguments.text("optimizer_offload_fraction")
     if states is not None and fraction is not None and fraction.value not in {"1", "1.0"}:
         arguments.notes.append(f"{fraction.words}: read as offload of all optimizer states")
     count = arguments.number("activation_offload", least=0)
     moved = count is not None and count.value > 0
-    values: dict[str, Written] = {}
+    values: Fields = {}
     if count is not None and moved and layers is not None:
         every = _offload_every(count.value, layers)
         values["offload_every"] = count.of(every)
@@ -226,7 +224,7 @@ def _offload_every(count: int, layers: int) -> int:
     return layers // count
 
 
-def _training(arguments: Arguments) -> dict[str, Written]:
+def _training(arguments: Arguments) -> Fields:
     values = {"precision": _precision(arguments), "optimizer": _optimizer(arguments)}
     software = {key: value for name, (key, value) in _SOFTWARE.items() if arguments.flag(name)}
     dispatcher = arguments.text("dispatcher")
@@ -286,7 +284,7 @@ def _optimizer(arguments: Arguments) -> Written:
     return written.of(ours) if written else _default(ours)
 
 
-def _stages(arguments: Arguments, pp: Written, layers: int | None) -> dict[str, Written]:
+def _stages(arguments: Arguments, pp: Written, layers: int | None) -> Fields:
     """Return ``vpp`` and ``stages``; contradictions are added to the problems of ``arguments``."""
     if arguments.has("stages"):
         return _of_layout(arguments, pp)
@@ -380,7 +378,7 @@ def _check_virtual(arguments: Arguments, vpp: Written, stages: tuple[int, ...], 
         arguments.refuse(message, "vpp" if arguments.has("vpp") else "layers_per_virtual_stage", vpp.line)
 
 
-def _of_layout(arguments: Arguments, pp: Written) -> dict[str, Written]:
+def _of_layout(arguments: Arguments, pp: Written) -> Fields:
     """Return the stages of a layout string."""
     written = arguments.text("stages")
     if written is None:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from autoplan.errors import Problem
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments
 
 _FREQUENCY: Final = re.compile(r"[0-9\[\]()+*, ]{1,2000}")
@@ -23,7 +23,7 @@ class ReadModel:
     fields: dict[str, Any] | None
     missing: tuple[str, ...] = ()
     defaults: list[str] = field(default_factory=list)
-    lines: dict[str, Written] = field(default_factory=dict)
+    lines: Fields = field(default_factory=dict)
 
 
 def read_model(arguments: Arguments, file: str) -> ReadModel:

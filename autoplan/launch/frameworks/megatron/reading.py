@@ -17,7 +17,7 @@ from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Values, Written
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.megatron.argument_keys import (
     CORE_KEYS,
@@ -192,16 +192,16 @@ def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> li
     )
 
 
-def following_values(arguments: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+def following_values(arguments: Arguments, values: Values) -> Fields:
     """Return the values that follow from the data-parallel degree."""
-    fields: dict[str, Written] = {}
+    fields: Fields = {}
     dp, mbs = values.get("dp"), values.get("mbs")
     if dp is not None and mbs is not None and "global_batch_size" not in values:
         fields["global_batch_size"] = Written(dp.value * mbs.value, default=True)
     return fields | sharded_ranks(arguments, values)
 
 
-def sharded_ranks(arguments: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+def sharded_ranks(arguments: Arguments, values: Values) -> Fields:
     """Return the ranks that optimizer states are sharded over, where there are several instances."""
     instances = arguments.number("optimizer_instances")
     dp, cp, zero = (values.get(key) for key in ("dp", "cp", "zero"))
@@ -227,10 +227,7 @@ _FILE, _SWITCH = (TABLE.data["deepspeed"][name] for name in ("file", "switch"))
 
 
 def with_deepspeed_file(arguments: Arguments, script: Script, file: LaunchFile) -> None:
-    """Add to ``arguments`` what DeepSpeed's file says of sharding, and a problem for each contradiction.
-
-    A file that lies nowhere, or whose text is not known, leaves them as they are.
-    """
+    """Add what DeepSpeed's file, where known, says of sharding, and a problem for a contradiction."""
     named = arguments.given.get(_FILE)
     if named is None or _SWITCH not in arguments.given or not named.values:
         return

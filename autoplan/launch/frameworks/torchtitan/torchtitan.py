@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import Binding, plan_values, target_of
-from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import FileEdit, LaunchFile, Values
 from autoplan.launch.emitted_text import argument_array, torchrun_words
 from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.torchtitan.override_words import (
@@ -263,7 +263,7 @@ def _overrides(job: Job, layout: Layout) -> dict[str, tuple[str, ...]]:
 
 
 def _changed(
-    entries: Mapping[str, Written], before: _Overrides, after: _Overrides, old: Layout, new: Layout
+    entries: Values, before: _Overrides, after: _Overrides, old: Layout, new: Layout
 ) -> dict[str, tuple[str, ...]]:
     """Return the words that change, by path; those to remove are empty."""
     paths = [path for path in dict.fromkeys((*before, *after)) if before.get(path) != after.get(path)]
@@ -273,7 +273,7 @@ def _changed(
     return {path: after.get(path, ()) for path in (*paths, *_batch(entries, after, new))}
 
 
-def _batch(entries: Mapping[str, Written], after: _Overrides, new: Layout) -> Iterator[str]:
+def _batch(entries: Values, after: _Overrides, new: Layout) -> Iterator[str]:
     """Yield the path of a batch that would follow otherwise; raises InexpressibleError before 0.1."""
     path, local = KEYS["global_batch_size"], KEYS["local_batch_size"]
     stated = entries.get(path)
@@ -285,7 +285,7 @@ def _batch(entries: Mapping[str, Written], after: _Overrides, new: Layout) -> It
     yield path
 
 
-def _script_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterator[FileEdit]:
+def _script_edits(entries: Values, changed: _Overrides) -> Iterator[FileEdit]:
     for path, words in changed.items():
         entry, text = entries.get(path), shlex.join(words)
         if entry is not None:
@@ -294,7 +294,7 @@ def _script_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterat
             yield FileEdit("", text)
 
 
-def _toml_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterator[FileEdit]:
+def _toml_edits(entries: Values, changed: _Overrides) -> Iterator[FileEdit]:
     """Yield edits of lines ``key = value``; a key to add is named with its table."""
     for path, words in changed.items():
         if path == KEYS["sp"]:
@@ -324,7 +324,7 @@ def _in_its_tables(file: LaunchFile, edit: FileEdit) -> FileEdit:
     return FileEdit("", f"[{named[0]}] {named[2]} = {line.partition(' = ')[2]}")
 
 
-def _line(entries: Mapping[str, Written], path: str, value: str) -> Iterator[FileEdit]:
+def _line(entries: Values, path: str, value: str) -> Iterator[FileEdit]:
     table, _, key = path.rpartition(".")
     entry, text = entries.get(path), f"{key} = {value}" if value else ""
     if entry is not None:

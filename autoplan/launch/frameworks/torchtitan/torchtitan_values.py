@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written
 from autoplan.launch.frameworks.torchtitan.override_words import (
     CONFIG_FUNCTIONS,
     DEFAULTS,
@@ -134,7 +134,7 @@ def _flavor(document: WrittenDocument) -> str | None:
     return entry
 
 
-def _degrees(settings: TitanSettings) -> dict[str, Written]:
+def _degrees(settings: TitanSettings) -> Fields:
     fields = {key: settings.number(key) for key in ("tp", "pp", "cp", "ep")}
     values = {key: written for key, written in fields.items() if written is not None}
     moe = settings.model is None or settings.model.moe is not None
@@ -152,9 +152,7 @@ def _degrees(settings: TitanSettings) -> dict[str, Written]:
     return values
 
 
-def _sharding(
-    settings: TitanSettings, values: Mapping[str, Written], devices: int | None
-) -> dict[str, Written]:
+def _sharding(settings: TitanSettings, values: Values, devices: int | None) -> Fields:
     """Return the data-parallel degree, what shards, and the ZeRO stage."""
     replicate = settings.number("replicas")
     shard = settings.number("shards", least=-1)
@@ -177,7 +175,7 @@ def _sharding(
     return fields
 
 
-def _zero(settings: TitanSettings, values: Mapping[str, Written], *, sharded: bool) -> Written:
+def _zero(settings: TitanSettings, values: Values, *, sharded: bool) -> Written:
     """Return the ZeRO stage; by default, pipelines keep parameters gathered."""
     policy = settings.text("resharded", ("default", "always", "never"))
     if not sharded:
@@ -189,7 +187,7 @@ def _zero(settings: TitanSettings, values: Mapping[str, Written], *, sharded: bo
     return policy.of(stage)
 
 
-def _stages(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+def _stages(settings: TitanSettings, values: Values) -> Fields:
     """Return schedule, virtual stages, and the layers of stages where the model is known."""
     pp = values.get("pp")
     if pp is None or pp.value == 1:
@@ -253,7 +251,7 @@ def _virtual(
     split: tuple[int, ...] | int | None,
     schedule: str,
     where: Written | None,
-) -> dict[str, Written]:
+) -> Fields:
     """Return virtual stages and the layers of stages."""
     if split is None:
         return {}
@@ -277,7 +275,7 @@ def _virtual(
     return {**values, "stages": Written(stages, line, words, default=where is None or where.default)}
 
 
-def _batch_values(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+def _batch_values(settings: TitanSettings, values: Values) -> Fields:
     """Return microbatch, batch and sequences; a pass of the pipeline has several microbatches."""
     local = settings.number("local_batch_size")
     total = settings.number("global_batch_size", least=-1)
@@ -323,7 +321,7 @@ def _check_accumulation(
         )
 
 
-def _recompute_values(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+def _recompute_values(settings: TitanSettings, values: Values) -> Fields:
     """Return what is recomputed; nothing where the compiler or the number of layers decides it."""
     mode = settings.text("recompute", ("none", "selective", "full", "memory_budget"))
     if mode is None:
@@ -352,7 +350,7 @@ def _numbered(option: Written) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text[:4]) < 1000
 
 
-def _training_values(settings: TitanSettings) -> dict[str, Written]:
+def _training_values(settings: TitanSettings) -> Fields:
     """Return precision, optimizer, and choices of software."""
     values = {}
     param = settings.text("precision", ("bfloat16", "float32"))
@@ -375,7 +373,7 @@ def _training_values(settings: TitanSettings) -> dict[str, Written]:
     return values
 
 
-def _converted(settings: TitanSettings) -> dict[str, Written]:
+def _converted(settings: TitanSettings) -> Fields:
     """Return the precision that converters of a TOML file choose."""
     converters = settings.document.given(KEYS["converters"])
     if converters is None or not isinstance(converters.value, list):
