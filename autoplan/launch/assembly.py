@@ -67,23 +67,18 @@ def with_devices(file: LaunchFile, values: Values) -> Values:
     completed = dict(values)
     if file.devices is not None:
         completed["devices"] = Written(file.devices, None, "--devices")
-    degrees = [completed.get(key) for key in ("tp", "pp", "cp")]
-    devices = completed.get("devices")
+    degrees = {key: completed[key] for key in ("tp", "pp", "cp") if completed.get(key) is not None}
+    devices, data_ranks = completed.get("devices"), completed.get("dp")
     if devices is not None and devices.value < 1:
         _refuse(file, completed, "devices", f"{_shown('devices', devices)} run nothing")
-    if devices is None or any(degree is None for degree in degrees):
+    if devices is None or len(degrees) < 3:
         return completed
-    product = math.prod(degree.value for degree in degrees if degree is not None)
-    shown = " x ".join(_shown(key, completed[key]) for key in ("tp", "pp", "cp"))
+    product, all_of_them = math.prod(degree.value for degree in degrees.values()), _shown("devices", devices)
+    shown = " x ".join(_shown(key, degree) for key, degree in degrees.items())
     if product < 1 or devices.value % product:
-        _refuse(
-            file, completed, "tp", f"{shown} = {product} does not divide the {_shown('devices', devices)}"
-        )
-    data_ranks = completed.get("dp")
+        _refuse(file, completed, "tp", f"{shown} = {product} does not divide the {all_of_them}")
     if data_ranks is not None and data_ranks.value * product != devices.value:
-        _refuse(
-            file, completed, "dp", f"{shown} x {_shown('dp', data_ranks)} is not {_shown('devices', devices)}"
-        )
+        _refuse(file, completed, "dp", f"{shown} x {_shown('dp', data_ranks)} is not {all_of_them}")
     return {**completed, "dp": data_ranks or devices.of(devices.value // product)}
 
 
@@ -225,15 +220,14 @@ def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int |
     ep, pp, devices = (values.get(key) for key in ("ep", "pp", "devices"))
     if ep is None or ep.value == 1:
         return
-    experts = sizes["experts"]
+    experts, key = sizes["experts"], "etp" if values.get("etp") else "tp"
     if isinstance(experts, int) and experts % ep.value:
         yield Problem(f"{_shown('ep', ep)} does not divide the {experts} experts", "ep", file.name, ep.line)
-    split = values.get("etp") or values.get("tp")
+    split = values.get(key)
     if pp is None or devices is None or split is None:
         return
     product = ep.value * split.value * pp.value
     if devices.value % product:
-        key = "etp" if "etp" in values else "tp"
         shown = f"{_shown('ep', ep)} x {_shown(key, split)} x {_shown('pp', pp)} = {product}"
         sentence = f"{shown} does not divide the {_shown('devices', devices)}"
         yield Problem(sentence, "ep", file.name, ep.line or split.line or pp.line)
@@ -242,12 +236,15 @@ def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int |
 def _head_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int | None]) -> Iterator[Problem]:
     """Yield the problem of attention heads that tensor parallelism does not divide evenly."""
     tp, heads, shared = values.get("tp"), sizes["heads"], sizes["kv_heads"]
-    if tp is not None and isinstance(heads, int) and heads % tp.value:
-        sentence = f"{_shown('tp', tp)} does not divide the {heads} attention heads"
-        yield Problem(sentence, "tp", file.name, tp.line)
-    elif tp is not None and isinstance(shared, int) and shared % tp.value and tp.value % shared:
-        sentence = f"{_shown('tp', tp)} neither divides nor multiplies the {shared} key-value heads"
-        yield Problem(sentence, "tp", file.name, tp.line)
+    if tp is None:
+        return
+    if isinstance(heads, int) and heads % tp.value:
+        sentence = f"does not divide the {heads} attention heads"
+    elif isinstance(shared, int) and shared % tp.value and tp.value % shared:
+        sentence = f"neither divides nor multiplies the {shared} key-value heads"
+    else:
+        return
+    yield Problem(f"{_shown('tp', tp)} {sentence}", "tp", file.name, tp.line)
 
 
 def _sequence_problems(file: LaunchFile, values: Values) -> Iterator[Problem]:

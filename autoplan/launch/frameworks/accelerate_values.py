@@ -266,40 +266,31 @@ def _strategy(document: WrittenDocument, values: Fields) -> Fields:
     if name not in _STRATEGIES:
         document.refuse(f"{name[:40]!r} is none of {', '.join(_STRATEGIES).upper()}", path)
         return {}
-    zero, hybrid = _STRATEGIES[name]
+    (zero, hybrid), machines = _STRATEGIES[name], document.number("machines")
     fields = {"zero": written.of(zero)}
-    machines = document.number("machines")
     if hybrid and machines is not None and machines.value > 1 and "devices" in values:
-        size = values["devices"].value // machines.value
-        fields["dp_shard"] = written.of(size)
+        fields["dp_shard"] = written.of(values["devices"].value // machines.value)
     return fields
 
 
 def _sizes(document: WrittenDocument, values: Fields, *, first: bool) -> Fields:
     """Return the degrees of ``parallelism_config``, whose product has to be the number of processes."""
-    names = {
-        "dp_replicate": "replicas",
-        "dp_shard": "shards",
-        "tp": "mesh_tp",
-        "cp": "mesh_cp",
-        "sp": "mesh_sp",
-    }
-    sizes = {name: document.number(binding) for name, binding in names.items()}
-    stated = {name: size for name, size in sizes.items() if size is not None}
-    if not stated:
+    names = {"dp_replicate": "replicas", "dp_shard": "shards", **{d: f"mesh_{d}" for d in ("tp", "cp", "sp")}}
+    given = stated(**{name: document.number(binding) for name, binding in names.items()})
+    if not given:
         return {}
     if first:
         document.refuse("parallelism_config needs fsdp_version: 2", "parallelism_config")
-    number = {name: size.value if size else 1 for name, size in sizes.items()}
+    number = {name: given[name].value if name in given else 1 for name in names}
     product, devices = math.prod(number.values()), values.get("devices")
     if devices is not None and product != devices.value:
-        shown = " x ".join(f"{name} {size.value} (line {size.line})" for name, size in stated.items())
+        shown = " x ".join(f"{name} {size.value} (line {size.line})" for name, size in given.items())
         sentence = f"{shown} = {product} is not {document.path('devices')} {devices.value}"
-        document.refuse(sentence, "parallelism_config", next(iter(stated.values())).line)
+        document.refuse(sentence, "parallelism_config", next(iter(given.values())).line)
     if number["sp"] > 1:
         document.refuse("sp_size is one of DeepSpeed's sequence parallelism", "mesh_sp")
-    fields = {name: size for name, size in stated.items() if name in {"tp", "cp"}}
-    shard = stated.get("dp_shard") or next(iter(stated.values()))
+    fields = {name: size for name, size in given.items() if name in {"tp", "cp"}}
+    shard = given.get("dp_shard") or next(iter(given.values()))
     fields["dp"] = shard.of(number["dp_replicate"] * number["dp_shard"])
     if number["dp_replicate"] > 1:
         fields["dp_shard"] = shard.of(number["dp_shard"] * number["cp"])

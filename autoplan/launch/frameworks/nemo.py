@@ -243,13 +243,11 @@ def _add_switch(document: WrittenDocument, arguments: Arguments, path: str, tabl
 
 
 def _optimizer(document: WrittenDocument, arguments: Arguments) -> None:
-    written = document.text("model.optim.name")
+    path, written = "model.optim.name", document.text("model.optim.name")
     if written is not None:
         name, sharded = _NEMO["optimizers"].get(written.value, (written.value, False))
-        add_key(arguments, key_of("optimizer"), "model.optim.name", replace(written, value=name))
-        add_key(
-            arguments, key_of("distributed_optimizer"), "model.optim.name", replace(written, value=sharded)
-        )
+        for binding, value in (("optimizer", name), ("distributed_optimizer", sharded)):
+            add_key(arguments, key_of(binding), path, replace(written, value=value))
     gradients = document.given("model.optim.grad_sync_dtype")
     if gradients is not None:
         shown = gradients.of(str(gradients.value) in {"bf16", "bfloat16"})
@@ -257,20 +255,16 @@ def _optimizer(document: WrittenDocument, arguments: Arguments) -> None:
 
 
 def _fp8(document: WrittenDocument, arguments: Arguments) -> None:
-    written = document.flag("model.fp8")
-    if written is None or not written.value:
-        return
-    eight = document.flag("model.fp8_e4m3")
-    name = "e4m3" if eight is not None and eight.value else "hybrid"
-    add_key(arguments, key_of("fp8_format"), "model.fp8", written.of(name))
+    written, eight = document.on("model.fp8"), document.on("model.fp8_e4m3")
+    if written is not None:
+        add_key(arguments, key_of("fp8_format"), "model.fp8", written.of("e4m3" if eight else "hybrid"))
 
 
 def _fsdp(document: WrittenDocument, arguments: Arguments) -> None:
     """Add the arguments of PyTorch's FSDP, which NeMo shards over all data-parallel ranks."""
-    written = document.flag("model.fsdp")
-    if written is None or not written.value:
+    written, sharded = document.on("model.fsdp"), _NEMO["fsdp"]
+    if written is None:
         return
-    sharded = _NEMO["fsdp"]
     strategy = document.text("model.fsdp_sharding_strategy", (*sharded, "hybrid"))
     name = strategy.value if strategy else "full"
     if name not in sharded:
@@ -298,11 +292,9 @@ def _devices(document: WrittenDocument) -> Written | None:
     if shown is None or shown.value in {-1, "auto", "-1"}:
         return None
     per_node, nodes = document.number("trainer.devices"), document.number("trainer.num_nodes")
-    if per_node is None:
-        return None
-    count = nodes.value if nodes else 1
-    words = f"{nodes.words} {per_node.words}" if nodes else per_node.words
-    return Written(per_node.value * count, per_node.line, words)
+    if per_node is None or nodes is None:
+        return per_node
+    return Written(per_node.value * nodes.value, per_node.line, f"{nodes.words} {per_node.words}")
 
 
 def nemo_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:

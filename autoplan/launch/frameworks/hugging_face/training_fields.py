@@ -360,14 +360,13 @@ def quantized_base(document: WrittenDocument) -> dict[str, Any]:
 
 def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
     """Return what a job says of its adapters' base, DoRA and dropout."""
-    scales, magnitudes = document.flag("double_quantization"), document.flag("dora")
-    share = document.given("adapter_dropout")
+    scales, share = document.flag("double_quantization"), document.given("adapter_dropout")
     four = scales is not None and base in {"nf4", "fp4"}
     dropped = share.value if share is not None and isinstance(share.value, float) else 0.0
     return {
         **({"base": base} if base is not None else {}),
         **({"double_quantization": bool(scales.value)} if scales is not None and four else {}),
-        **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
+        **({"dora": True} if document.on("dora") else {}),
         **({"dropout": dropped} if 0 < dropped < 1 else {}),
     }
 
@@ -404,8 +403,7 @@ def rollouts(rl: RLSpec) -> dict[str, Any]:
 def rl_of(document: WrittenDocument, method: Written, *betas: str) -> Fields:
     """Return learning by ``method``, in TRL's keys; its weight is at the first of ``betas``."""
     value: dict[str, Any] = {"method": method.value}
-    precomputed = document.flag("precomputed")
-    if precomputed is not None and precomputed.value and method.value in {"dpo", "kto"}:
+    if document.on("precomputed") and method.value in {"dpo", "kto"}:
         value[TRAINER.keys["precomputed"]] = True
     weight = next((found for name in betas if (found := document.given(name)) is not None), None)
     if weight is not None and (beta := _number(weight.value)) is not None:
@@ -417,19 +415,18 @@ def rl_of(document: WrittenDocument, method: Written, *betas: str) -> Fields:
 
 def read_rollouts(document: WrittenDocument) -> dict[str, Any]:
     """Return where vLLM computes completions, as a job has it, with the defaults of the file's keys."""
-    on = document.flag("use_vllm")
-    if on is None or not on.value:
+    if not document.on("use_vllm"):
         return {}
-    mode = document.text("vllm_mode", ("colocate", "server"))
+    mode, share = document.text("vllm_mode", ("colocate", "server")), document.given("vllm_share")
     where = mode.value if mode is not None else document.table["vllm_mode"].default
     if where != "colocate":
         return {"vllm_mode": where}
-    share, sleeps = document.given("vllm_share"), document.flag("vllm_sleep")
+    sleeps = document.on("vllm_sleep")
     taken = _number(share.value if share is not None else document.table["vllm_share"].default)
     if taken is None or not 0 < taken < 1:
         document.refuse("it is no share of a device's memory, more than 0 and less than 1", "vllm_share")
         return {}
-    resting = {TRAINER.keys["vllm_sleep"]: True} if sleeps is not None and sleeps.value else {}
+    resting = {TRAINER.keys["vllm_sleep"]: True} if sleeps else {}
     return {"vllm_mode": where, TRAINER.keys["vllm_share"]: taken, **resting}
 
 
@@ -483,15 +480,12 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> Fields:
     items = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).lower().split()
     names = {str(item).lower() for item in items}
     strategy = next((name for name in _STRATEGIES if name in names), None)
-    unknown = names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}
-    if unknown:
+    if unknown := names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}:
         document.refuse(f"{min(unknown)[:40]!r} is none of {', '.join(_STRATEGIES)}", "fsdp")
     zero, hybrid = _STRATEGIES[strategy] if strategy else (3, False)
-    values = {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)}
-    values |= _resharded(document)
     if hybrid:
         document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
-    return values
+    return {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)} | _resharded(document)
 
 
 def _resharded(document: WrittenDocument) -> Fields:

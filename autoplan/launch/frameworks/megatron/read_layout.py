@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from autoplan.launch.configuration import Fields, Written
+from autoplan.launch.configuration import Fields, Written, stated
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments, arities
 from autoplan.launch.frameworks.megatron.megatron_lm import RESIDENT_LAYERS, chunks_in
 from autoplan.schema.recompute import mode_of
@@ -77,14 +77,13 @@ def _default(value: object) -> Written:
 
 def _batches(arguments: Arguments) -> Fields:
     values = arguments.present("mbs", "global_batch_size")
-    former = None if "mbs" in values else arguments.number("earlier_mbs")
-    values |= {"mbs": former} if former is not None else {}
+    values |= {} if "mbs" in values else stated(mbs=arguments.number("earlier_mbs"))
     length = arguments.number("sequence_length") or arguments.number("encoder_sequence_length")
     most = arguments.number("max_positions")
     if length is not None and most is not None and most.value < length.value:
         sentence = f"sequences of {length.value} tokens (line {length.line}) are longer than {most.value}"
         arguments.refuse(sentence, "max_positions", most.line)
-    return values if length is None else {**values, "sequence_length": length}
+    return values | stated(sequence_length=length)
 
 
 def _zero(arguments: Arguments) -> Written:
@@ -154,15 +153,14 @@ def _selective(arguments: Arguments, granularity: Written) -> Fields:
 
 def _earlier_recompute(arguments: Arguments, values: Fields, layers: int | None) -> Fields:
     """Return full recompute by arguments of earlier versions and of Megatron-DeepSpeed; else none."""
-    method = arguments.text("earlier_recompute_method")
-    every = arguments.flag("deepspeed_recompute")
-    if method is not None:
-        count = arguments.number("earlier_recompute_num_layers")
-        return _full(arguments, values, method, count or _default(1), layers)
-    if every is not None:
-        count = arguments.number("deepspeed_recompute_num_layers")
-        return _full(arguments, values, every.of("uniform"), count or _default(1), layers)
-    return {"recompute": _default("none")}
+    method, every = arguments.text("earlier_recompute_method"), arguments.flag("deepspeed_recompute")
+    if method is None and every is None:
+        return {"recompute": _default("none")}
+    name = "earlier_recompute_num_layers" if method else "deepspeed_recompute_num_layers"
+    if method is None and every is not None:
+        method = every.of("uniform")
+    count = arguments.number(name) or _default(1)
+    return _full(arguments, values, method, count, layers) if method is not None else {}
 
 
 def _full(
@@ -196,25 +194,21 @@ def _chunks(values: Fields, layers: int | None) -> tuple[tuple[int, ...], ...] |
 
 
 def _offload(arguments: Arguments, layers: int | None) -> Fields:
-    states = arguments.flag("optimizer_offload")
-    fraction = arguments.text("optimizer_offload_fraction")
+    states, fraction = arguments.flag("optimizer_offload"), arguments.text("optimizer_offload_fraction")
     if states is not None and fraction is not None and fraction.value not in {"1", "1.0"}:
         arguments.notes.append(f"{fraction.words}: read as offload of all optimizer states")
     count = arguments.number("activation_offload", least=0)
-    moved = count is not None and count.value > 0
+    moved = count if count is not None and count.value > 0 else None
     values: Fields = {}
-    if count is not None and moved and layers is not None:
-        every = _offload_every(count.value, layers)
-        values["offload_every"] = count.of(every)
-        if every == 1 and count.value != layers - RESIDENT_LAYERS:
-            arguments.notes.append(f"{count.words}: read as offload of the activations of all layers")
-    names = [
-        name for name, offloaded in (("optimizer", states is not None), ("activations", moved)) if offloaded
-    ]
-    written = states or count
-    if names and written is not None:
-        values["offload"] = written.of("+".join(names))
-    return values
+    if moved is not None and layers is not None:
+        every = _offload_every(moved.value, layers)
+        values["offload_every"] = moved.of(every)
+        if every == 1 and moved.value != layers - RESIDENT_LAYERS:
+            arguments.notes.append(f"{moved.words}: read as offload of the activations of all layers")
+    parts = {"optimizer": states, "activations": moved}
+    names = [name for name, offloaded in parts.items() if offloaded is not None]
+    written = states or moved
+    return values | ({"offload": written.of("+".join(names))} if written else {})
 
 
 def _offload_every(count: int, layers: int) -> int:
@@ -227,15 +221,12 @@ def _offload_every(count: int, layers: int) -> int:
 def _training(arguments: Arguments) -> Fields:
     values = {"precision": _precision(arguments), "optimizer": _optimizer(arguments)}
     software = {key: value for name, (key, value) in _SOFTWARE.items() if arguments.flag(name)}
-    dispatcher = arguments.text("dispatcher")
+    dispatcher, gradients = arguments.text("dispatcher"), arguments.text("main_gradients")
     if dispatcher is not None and dispatcher.value == "flex":
         software["dispatcher"] = "flex"
-    gradients = arguments.text("main_gradients")
     if gradients is not None and gradients.value == "bf16":
         # In place of fp32 ones, which --bf16 alone has (megatron/training/arguments.py, validate_args).
         software["gradients"] = "bf16"
-    if software:
-        values["software"] = Written(software)
     routing: dict[str, Any] = {}
     factor = arguments.text("capacity_factor")
     if factor is not None:
@@ -245,9 +236,8 @@ def _training(arguments: Arguments) -> Fields:
             arguments.refuse(f"{factor.value[:40]!r} is no number", "capacity_factor")
     if arguments.flag("padded_experts") and routing:
         routing["padded"] = True
-    if routing:
-        values["routing"] = Written(routing)
-    return values
+    chosen = {"software": software, "routing": routing}
+    return values | {field: Written(choices) for field, choices in chosen.items() if choices}
 
 
 def _precision(arguments: Arguments) -> Written:
@@ -257,12 +247,11 @@ def _precision(arguments: Arguments) -> Written:
     if fp8 is not None:
         recipe = arguments.text("fp8_recipe")
         return fp8.of("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8")
-    flags = [(name, written) for name in ("bf16", "fp16") if (written := arguments.flag(name)) is not None]
+    flags = {name: written for name in ("bf16", "fp16") if (written := arguments.flag(name)) is not None}
     if len(flags) > 1:
         arguments.refuse(f"{FLAGS['bf16']} and {FLAGS['fp16']} exclude each other", "fp16")
-    for name, written in flags[:1]:
-        if written is not None:
-            return written.of(name)
+    for name, written in flags.items():
+        return written.of(name)
     if any(flag not in arities() for flag in arguments.given):
         # A program with arguments of its own may have another default than single precision.
         arguments.opened.add("precision")

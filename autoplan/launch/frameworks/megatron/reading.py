@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
@@ -72,15 +72,12 @@ def is_megatron(file: LaunchFile) -> bool:
     """Return whether a file has arguments of Megatron-LM, or starts its program with those of other files."""
     if _STARTED.search(file.text) is not None and not file.name.endswith((".py", ".md")):
         return True
-    found = {name for name in TABLE.data["signs"] if _spelt(FLAGS[name], file.text)}
+    # With dashes or, as in some forks, with underscores.
+    flags = {name: (FLAGS[name], f"--{FLAGS[name][2:].replace('-', '_')}") for name in TABLE.data["signs"]}
+    found = {name for name, spelt in flags.items() if any(flag in file.text for flag in spelt)}
     # A microbatch and a sequence are arguments of other programs, too.
     sized = found - {"mbs", "sequence_length"} or any(word in file.text for word in _OF_MEGATRON)
     return len(found) >= 2 and bool(sized) and not file.name.endswith(".py")
-
-
-def _spelt(flag: str, text: str) -> bool:
-    """Return whether a flag stands in a text, with dashes or, as in some forks, with underscores."""
-    return flag in text or f"--{flag[2:].replace('-', '_')}" in text
 
 
 def dashed(words: Sequence[Word]) -> list[Word]:
@@ -177,18 +174,13 @@ def configured(  # noqa: PLR0913 - what a reader knows besides its arguments
     arguments.stop_at_problems()
     chosen, hints = named_model(model.fields)
     if model.fields is not None:
-        values |= {f"model.{name}": Written(None, default=True) for name in _names(model.defaults, chosen)}
-    warnings = [*notes, *arguments.notes, *_elsewhere(arguments), *hints]
+        names = model.defaults if chosen is not None and not isinstance(chosen, str) else ()
+        values |= {name: Written(None, default=True) for name in names}
+    aside = [f"{flag}: {why}" for flag, why in TABLE.data["aside"].items() if flag in arguments.given]
+    warnings = [*notes, *arguments.notes, *aside, *hints]
     missing = model.missing if not isinstance(chosen, str) else ()
     return assembled(
         framework, file, values, model=chosen, open_fields=missing, opened=arguments.opened, warnings=warnings
-    )
-
-
-def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> list[str]:
-    """Return the fields of the model that took a default, without the prefix."""
-    return (
-        [] if isinstance(model, str) or model is None else [name.removeprefix("model.") for name in defaults]
     )
 
 
@@ -212,12 +204,6 @@ def sharded_ranks(arguments: Arguments, values: Values) -> Fields:
         message = f"{instances.value} instances do not divide the {ranks} data-parallel ranks"
         arguments.refuse(message, "optimizer_instances", instances.line)
     return {"dp_shard": instances.of(ranks // instances.value)}
-
-
-def _elsewhere(arguments: Arguments) -> list[str]:
-    return [
-        f"{flag}: {sentence}" for flag, sentence in TABLE.data["aside"].items() if flag in arguments.given
-    ]
 
 
 _DEEPSPEED: Final = interface("deepspeed")
@@ -347,7 +333,8 @@ def read_argument_document(file: LaunchFile) -> Configuration:
     document = read_yaml(file)
     keys = _keys(document)
     if not keys:
-        arguments = parse_arguments([*_words(document), *_more(file)], file.name, READ_FLAGS)
+        words = [*_words(document), *(Word(text, 0) for text in file.arguments)]
+        arguments = parse_arguments(words, file.name, READ_FLAGS)
         arguments.notes += document.notes
         return configured(file, arguments, None, ())
     overridden(document, file.arguments)
@@ -378,10 +365,6 @@ def _words(document: WrittenDocument) -> Iterator[Word]:
         if written.value is not True and written.value is not None:
             several = arities().get(flag, "1") in {"*", "+"}
             yield from (Word(text, line) for text in value_words(written.value, several=several))
-
-
-def _more(file: LaunchFile) -> Iterator[Word]:
-    return (Word(text, 0) for text in file.arguments)
 
 
 def _keys(document: WrittenDocument) -> Mapping[str, Key]:
