@@ -20,7 +20,7 @@ from autoplan.schema.layout import Layout
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadFile:
     """What is noted while a file is read: problems, notes, and fields that what is not read may decide."""
 
     file: str

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import yaml
 
+from autoplan.errors import UnsupportedError
 from autoplan.launch.target import EmittedFile, Target
 from autoplan.results.plan import Plan
+from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
@@ -53,6 +55,25 @@ def _one_line(text: str) -> str:
     """Return ``text`` as one printable line, so that nothing of it can end the comment."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+_LONGEST_NAME: Final = 40
+#: Resources of device plugins by vendor.
+_RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+
+
+def label(name: str, usual: str) -> str:
+    """Return a name as labels and DNS have it: letters, digits and dashes; ``usual`` where none are left."""
+    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
+    return dashed.strip("-")[:_LONGEST_NAME].strip("-") or usual
+
+
+def resource_of(device: DeviceSpec) -> str:
+    """Return the resource that a device is in Kubernetes; raises UnsupportedError for an unknown vendor."""
+    if device.vendor not in _RESOURCES:
+        resources = ", ".join(_RESOURCES)
+        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {resources}")
+    return _RESOURCES[device.vendor]
 
 
 class _Dumper(yaml.SafeDumper):

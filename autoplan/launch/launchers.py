@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.emitted_text import as_comment, manifest_text
+from autoplan.launch.emitted_text import as_comment, label, manifest_text, resource_of
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
 from autoplan.schema.job import Job
 
@@ -77,7 +77,6 @@ _USUAL: Final = ("train.py",)
 _FILE_ARGUMENTS: Final = {"deepspeed": interface("deepspeed").data["file_argument"]}
 _FOLDER: Final = "CONFIG_DIR"
 _END: Final = "END_OF_FILE"
-_LONGEST_NAME: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ def job_name(run: PlannedRun) -> str:
     >>> job_name(PlannedRun(load_job("llama3-8b-8x-a100"), parse_layout("dp=8", layers=32, devices=8)))
     'llama3-8b'
     """
-    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in run.job.model.name.lower())
-    return dashed.strip("-")[:_LONGEST_NAME].strip("-") or "training"
+    return label(run.job.model.name, "training")
 
 
 def file_lines(started: StartedProgram, folder: str) -> list[str]:
@@ -285,8 +283,6 @@ SKYPILOT: Final = Target(
 )
 
 
-#: Resources of device plugins by vendor.
-_RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 #: Variables of a node under each controller.
 _OPERATOR: Final = {"NODE_RANK": "$RANK"}
 _TRAINER: Final = {
@@ -303,11 +299,7 @@ def emit_kubernetes(run: PlannedRun) -> Emission:
     started, group = started_program(run), node_group(run)
     if not started.image:
         raise UnsupportedError("kubernetes runs the program in a container: name it with --image")
-    device = run.job.cluster.device
-    if device.vendor not in _RESOURCES:
-        resources = ", ".join(_RESOURCES)
-        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {resources}")
-    limits = {_RESOURCES[device.vendor]: group.per_node}
+    limits = {resource_of(run.job.cluster.device): group.per_node}
     jobs = {
         "pytorchjob.yaml": _pytorch_job(run, started, group, limits),
         "trainjob.yaml": _train_job(run, started, group, limits),

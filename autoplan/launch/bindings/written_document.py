@@ -14,7 +14,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import extends, fields_named, may_decide, misnamed, speaks_beside
 from autoplan.launch.bindings.interface import Binding, Interface
-from autoplan.launch.configuration import Fields, FileEdit, LaunchFile, Reading, Values, Written
+from autoplan.launch.configuration import Fields, FileEdit, LaunchFile, ReadFile, Values, Written
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
@@ -33,7 +33,7 @@ _NO_TABLE: Final = Interface("", {}, {}, {})
 
 
 @dataclass(slots=True)
-class WrittenDocument(Reading):
+class WrittenDocument(ReadFile):
     """Values of a file by dotted path, such as ``zero_optimization.stage``.
 
     A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it

@@ -164,15 +164,15 @@ def _refuse_other_devices(
 
 def _refuse_uneven(layout: EngineLayout, spec: ModelSpec, arguments: GivenArguments, values: Values) -> None:
     """Refuse degrees that do not divide the heads, and more stages than layers."""
-    tp, pp = values.get("tp"), values.get("pp")
-    if spec.heads % layout.tp:
-        words = tp.words if tp else "tp"
-        arguments.refuse(
-            f"{layout.tp} does not divide the {spec.heads} attention heads", words, tp.line if tp else None
-        )
-    if layout.pp > spec.layers:
-        words = pp.words if pp else "pp"
-        arguments.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
+    uneven = f"{layout.tp} does not divide the {spec.heads} attention heads"
+    missing = f"{layout.pp} stages of {spec.layers} layers"
+    for name, wrong, sentence in (
+        ("tp", spec.heads % layout.tp, uneven),
+        ("pp", layout.pp > spec.layers, missing),
+    ):
+        if wrong:
+            stated = values.get(name) or Written(None, None, name)
+            arguments.refuse(sentence, stated.words, stated.line)
 
 
 def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Values) -> None:
@@ -303,16 +303,17 @@ def _refuse_other_architectures(file: LaunchFile, checkpoint: Written | None, mo
 
 def _of_the_model(checkpoint: Written | None, model: str | None, engine: _StartedEngine) -> list[str]:
     """Return what is to be said of the checkpoint."""
-    stated = []
-    if checkpoint is not None and model is None:
-        stated.append(f"{checkpoint.value} is not in the catalogue: give the model of the job")
-    if "weights" not in engine.values:
-        stated.append("weights have the format of the checkpoint, which its name does not say: left open")
-    elif engine.values["weights"].default:
-        stated.append(f"weights={engine.layout.weights} is the format of the checkpoint")
-    if engine.role is not None:
-        stated.append(f"engines are of the pool for {engine.role}")
-    return stated
+    missing = "weights have the format of the checkpoint, which its name does not say: left open"
+    weights = engine.values.get("weights", Written(None))
+    unlisted = checkpoint is not None and model is None
+    name = checkpoint.value if checkpoint is not None else ""
+    stated = {
+        f"{name} is not in the catalogue: give the model of the job": unlisted,
+        missing: "weights" not in engine.values,
+        f"weights={engine.layout.weights} is the format of the checkpoint": weights.default,
+        f"engines are of the pool for {engine.role}": engine.role is not None,
+    }
+    return [sentence for sentence, holds in stated.items() if holds]
 
 
 def _job(

@@ -18,7 +18,7 @@ import yaml
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.emitted_text import as_comment, manifest_text
+from autoplan.launch.emitted_text import as_comment, label, manifest_text, resource_of
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -26,6 +26,9 @@ from autoplan.launch.engines.arguments.engine_settings import (
 )
 from autoplan.launch.engines.served_run import EngineGroupToServe, EngineTarget, ServedRun, written_arguments
 from autoplan.launch.target import Emission, EmittedFile
+
+#: What is said of pools.
+_ROUTED: Final = "a router joins the pools for prefill and decode: it is not part of this file"
 
 #: Port of the first engine; each further one takes the next.
 _FIRST_PORT: Final = 8000
@@ -97,27 +100,18 @@ def emit_script(run: ServedRun) -> Emission:
 
 
 def _one_node(run: ServedRun) -> None:
-    node = run.job.cluster.node.devices
-    groups = [group.layout for group in run.groups]
-    taken = sum(layout.devices for layout in groups)
-    if taken <= node:
-        return
-    several = sum(layout.replicas for layout in groups) > 1
-    if several:
-        first = groups[0]
+    node, groups = run.job.cluster.node.devices, [group.layout for group in run.groups]
+    taken, first = sum(layout.devices for layout in groups), groups[0]
+    if taken > node and sum(layout.replicas for layout in groups) > 1:
         fitting = max(1, node // first.devices_per_engine)
-        raise InexpressibleEngineError(
-            f"engines on {-(-taken // node)} nodes: a script starts those of one, `--for kubernetes` more",
-            (replace(first, replicas=min(first.replicas, fitting)),),
-        )
+        part = f"engines on {-(-taken // node)} nodes: a script starts those of one, `--for kubernetes` more"
+        raise InexpressibleEngineError(part, (replace(first, replicas=min(first.replicas, fitting)),))
 
 
 def _options_file(run: ServedRun, written: WrittenArguments, number: int) -> EmittedFile | None:
     if not written.document:
         return None
-    name = (
-        "extra_llm_api_options.yaml" if len(run.groups) == 1 else f"extra_llm_api_options_{number + 1}.yaml"
-    )
+    name = f"extra_llm_api_options{'' if len(run.groups) == 1 else f'_{number + 1}'}.yaml"
     return EmittedFile(name, options_text(written.document, run.header))
 
 
@@ -142,16 +136,10 @@ def _quoted(option: tuple[str, ...]) -> str:
 
 
 def _notes(run: ServedRun, settings: EngineSettings) -> tuple[str, ...]:
-    notes = []
-    if settings.nodes > 1:
-        notes.append(
-            f"run it on each of the {settings.nodes} nodes with NODE_RANK, MASTER_ADDR and MASTER_PORT set"
-        )
-    if any(group.role for group in run.groups):
-        notes.append("a router joins the pools for prefill and decode: it is not part of this file")
-    if run.job.search.flashinfer_sampler:
-        notes.append("FlashInfer has to be installed, and to sample: VLLM_USE_FLASHINFER_SAMPLER=1")
-    return tuple(notes)
+    several = f"run it on each of the {settings.nodes} nodes with NODE_RANK, MASTER_ADDR and MASTER_PORT set"
+    sampler = "FlashInfer has to be installed, and to sample: VLLM_USE_FLASHINFER_SAMPLER=1"
+    sampled = (sampler,) if run.job.search.flashinfer_sampler else ()
+    return (*((several,) if settings.nodes > 1 else ()), *_pool_notes(run), *sampled)
 
 
 SCRIPT_TARGETS: Final = tuple(
@@ -160,14 +148,12 @@ SCRIPT_TARGETS: Final = tuple(
 )
 
 
-_RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 _PORT: Final = 8000
 #: Where llm-d's proxy expects a decoding engine.
 _DECODE_PORT: Final = 8200
 _SHARED_MEMORY: Final = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108 - the container's
 _FOLDER: Final = "/etc/engine"
 _OPTIONS: Final = "options.yaml"
-_LONGEST_NAME: Final = 40
 _WORKERS: Final = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang", "tensorrt-llm": "dynamo.trtllm"}
 _VLLM, _SGLANG, _TRTLLM = (interface(name) for name in ("vllm", "sglang", "tensorrt-llm"))
 #: Flags of dynamo.trtllm for those of trtllm-serve.
@@ -178,17 +164,8 @@ _OF_THE_CHART: Final = frozenset(_VLLM.keys[name] for name in ("tp", "data"))
 
 def _engine_name(run: ServedRun, role: str = "") -> str:
     """Return a name as DNS has it: letters, digits and dashes."""
-    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in run.job.model.name.lower())
-    name = dashed.strip("-")[:_LONGEST_NAME].strip("-") or "engine"
+    name = label(run.job.model.name, "engine")
     return f"{name}-{role}" if role else name
-
-
-def _resource(run: ServedRun) -> str:
-    device = run.job.cluster.device
-    if device.vendor not in _RESOURCES:
-        resources = ", ".join(_RESOURCES)
-        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {resources}")
-    return _RESOURCES[device.vendor]
 
 
 def _groups(run: ServedRun) -> Iterator[tuple[str, EngineGroupToServe, EngineSettings, WrittenArguments]]:
@@ -228,7 +205,7 @@ def emit_kubernetes_engines(run: ServedRun) -> Emission:
             "args": [*_words(options), "--host", "0.0.0.0", "--port", str(_PORT)],  # noqa: S104 - a container
             "ports": [{"containerPort": _PORT}],
             "readinessProbe": {"httpGet": {"path": "/health", "port": _PORT}, "periodSeconds": 10},
-            "resources": {"limits": {_resource(run): group.layout.devices_per_engine}},
+            "resources": {"limits": {resource_of(run.job.cluster.device): group.layout.devices_per_engine}},
             "volumeMounts": mounts,
         }
         documents.append(_deployment((name, group, labels), container, volumes))
@@ -280,8 +257,7 @@ def _joined(run: ServedRun, documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pool_notes(run: ServedRun) -> tuple[str, ...]:
-    pools = any(group.role for group in run.groups)
-    return ("a router joins the pools for prefill and decode: it is not part of this file",) if pools else ()
+    return (_ROUTED,) if any(group.role for group in run.groups) else ()
 
 
 def emit_dynamo(run: ServedRun) -> Emission:
@@ -300,7 +276,9 @@ def emit_dynamo(run: ServedRun) -> Emission:
         container |= {
             "command": ["python3", "-m", _WORKERS[engine]],
             "args": [flag, settings.checkpoint, *_words(options)],
-            "resources": {"limits": {_resource(run): str(group.layout.devices_per_engine)}},
+            "resources": {
+                "limits": {resource_of(run.job.cluster.device): str(group.layout.devices_per_engine)}
+            },
         }
         components.append(component)
     graph = {
@@ -362,7 +340,7 @@ def emit_llm_d(run: ServedRun) -> Emission:
         values[group.role or "decode"] = _chart_pool(run, group, written)
     resource = "nvidia" if run.job.cluster.device.vendor == "nvidia" else run.job.cluster.device.vendor
     values["accelerator"] = {"type": resource}
-    _resource(run)
+    resource_of(run.job.cluster.device)
     return Emission((EmittedFile("llm_d_values.yaml", manifest_text(values, run.header)),))
 
 

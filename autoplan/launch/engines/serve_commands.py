@@ -149,19 +149,17 @@ def serve_commands(script: Script) -> list[ServeCommand]:
 def _commands(script: Script) -> Iterator[tuple[ServeCommand, bool]]:
     """Yield the commands that serve, and whether what starts them is known."""
     for command in script.commands:
-        shown = not command.words or command.words[0].text in SHOWING
-        place = None if shown else _place(command.words)
-        swift = None if shown else swift_words(command.words)
-        if swift is not None:
-            seen = visible_devices({}, command)
-            yield ServeCommand("vllm", swift, command.line, command.doubt, visible=seen), True
-        elif place is not None:
-            engine, start = place
-            first = command.words[0].text.rsplit("/", 1)[-1]
-            recognised = first in _STARTERS or first.startswith("python")
-            words, shown_devices = tuple(command.words[start:]), visible_devices({}, command)
-            made = ServeCommand(engine, words, command.line, command.doubt, visible=shown_devices)
-            yield made, recognised
+        if not command.words or command.words[0].text in SHOWING:
+            continue
+        place, swift = _place(command.words), swift_words(command.words)
+        seen = visible_devices({}, command)
+        first = command.words[0].text.rsplit("/", 1)[-1]
+        engine, words = ("vllm", swift) if swift is not None else ("", ())
+        if swift is None and place is not None:
+            engine, words = place[0], tuple(command.words[place[1] :])
+        if engine:
+            recognised = swift is not None or first in _STARTERS or first.startswith("python")
+            yield ServeCommand(engine, words, command.line, command.doubt, visible=seen), recognised
 
 
 def _place(words: Sequence[Word]) -> tuple[str, int] | None:
@@ -206,11 +204,7 @@ def listed_version(engines: Sequence[str], version: str) -> tuple[str, str]:
     """
     versions = [(engine, name) for engine in engines for name in listed_versions(engine)]
     version = version.removeprefix("v")
-    same = [
-        (engine, name)
-        for engine, name in versions
-        if version == name or version.startswith((f"{name}.", f"{name}post"))
-    ]
+    same = [x for x in versions if version == x[1] or version.startswith((f"{x[1]}.", f"{x[1]}post"))]
     if not same:
         names = ", ".join(name for _, name in sorted(versions, key=lambda pair: _order(pair[1])))
         raise UnsupportedError(

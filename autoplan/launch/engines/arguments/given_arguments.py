@@ -11,7 +11,7 @@ from typing import Any, Final
 from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Interface
-from autoplan.launch.configuration import Fields, Reading, Written
+from autoplan.launch.configuration import Fields, ReadFile, Written
 from autoplan.launch.engines.arguments.engine_settings import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
 
@@ -47,7 +47,7 @@ class GivenArgument:
 
 
 @dataclass(slots=True)
-class GivenArguments(Reading):
+class GivenArguments(ReadFile):
     """The arguments of one command by their flag, and what else it has.
 
     ``opened`` are degrees that the output of a command decides, which is not known.

@@ -12,7 +12,7 @@ from typing import Final
 from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import interface, listed_data
-from autoplan.launch.configuration import Fields, Reading, Written
+from autoplan.launch.configuration import Fields, ReadFile, Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
 TABLE: Final = interface("megatron-lm")
@@ -43,7 +43,7 @@ class Argument:
 
 
 @dataclass(slots=True)
-class Arguments(Reading):
+class Arguments(ReadFile):
     """The arguments of a command by flag; look-ups by binding add problems of what is not of its kind."""
 
     given: dict[str, Argument] = field(default_factory=dict)
