@@ -1,9 +1,10 @@
-"""Scripts that manifests of jobs hold: tasks of dstack, SkyPilot and Beaker, and jobs of Kubernetes.
+"""Scripts that manifests of jobs hold: tasks of dstack, SkyPilot and Beaker, jobs of Kubernetes, Dockerfiles.
 
 What a manifest runs becomes a script whose words have their lines in the manifest, with the environment that
-the manifest sets; nothing is executed. Manifests that serve in containers are read where engines are.
-Sources: dstack 0.19 reference of tasks and services; SkyPilot 0.14 task YAML; Kubernetes core/v1 Container
-and kubeflow.org/v1 PyTorchJob.
+the manifest sets; nothing is built or executed. What a container of a Dockerfile runs is the entry point of
+its last stage and the words of CMD behind it; a shell reads those that are no list. Manifests that serve in
+containers are read where engines are. Sources: dstack 0.19 reference of tasks and services; SkyPilot 0.14
+task YAML; Kubernetes core/v1 Container and kubeflow.org/v1 PyTorchJob; Dockerfile reference of Docker 28.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Targets by name. A target is imported when it is asked for."""
+"""Targets by name, each imported when it is asked for; and which plans a target can express."""
 
 from __future__ import annotations
 

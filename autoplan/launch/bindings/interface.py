@@ -1,7 +1,8 @@
 """The interface of a framework: a table of its keys or arguments, ``specs/interfaces/NAME.yaml``.
 
 A binding says which key of the framework stands for what of ours, what values are called there, and what
-holds where the key is missing. Everywhere else a key goes by the name of its binding.
+holds where the key is missing. Everywhere else a key goes by the name of its binding. Values of a plan are
+written by it as words of a command, or as keys of a document.
 """
 
 from __future__ import annotations

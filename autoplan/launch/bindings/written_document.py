@@ -1,4 +1,4 @@
-"""JSON and YAML files as values by dotted path, with their lines."""
+"""JSON and YAML files as values by dotted path, with their lines, and edits of them by key."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Engines in containers: Kubernetes deployments, a graph of Dynamo, and values of llm-d's chart.
+"""What engines can be emitted for: a shell script, or containers in Kubernetes, Dynamo and llm-d's chart.
 
+A script has one command an engine, with its devices and its port; texts of plans and users are quoted.
 Dynamo: ``DynamoGraphDeployment`` v1beta1 as the templates of ai-dynamo 1.6.1 have it
 (dynamo/profiler/templates/dgd). llm-d: values of the chart llm-d-modelservice 0.4.12, whose command adds
 model, port and degrees (templates/_helpers.tpl). The image decides the engine's version, so that the user

@@ -1,4 +1,7 @@
-"""Values of a chart of Helm whose templates lie beside them, as the manifests that Helm makes of them."""
+"""Values of a chart of Helm whose templates lie beside them, as the manifests that Helm makes of them.
+
+Functions that charts of engines call are as Sprig 3.2 and Helm 3.15 have them.
+"""
 
 from __future__ import annotations
 

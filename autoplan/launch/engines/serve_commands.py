@@ -1,4 +1,8 @@
-"""Serve commands in a script, recognised by their programs; and the version that a file says."""
+"""Serve commands in a script, recognised by their programs; and the version that a file says.
+
+``swift deploy`` of ms-swift has names of its own for arguments of vLLM: modelscope/ms-swift 3602360
+``swift/llm/argument/base_args/vllm_args`` (``vllm_`` before the engine's names since 3.8).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a YAML file of ``accelerate launch`` says, by field."""
+"""What a YAML file of ``accelerate launch`` says, by field, and what its words decide around a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parts of plans that several frameworks lack, and the nearest layouts without them."""
+"""Parts of plans that several frameworks lack, the nearest layouts without them, and notes on models.
+
+FSDP2 is that over accelerate's mesh of data, tensor and context parallelism.
+"""
 
 from __future__ import annotations
 

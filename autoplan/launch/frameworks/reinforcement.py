@@ -1,4 +1,11 @@
-"""What the readers of verl and OpenRLHF share: commands of their programs, and rollouts as a job has them."""
+"""The targets ``verl`` and ``openrlhf``: scripts that start their programs, which learn from rewards.
+
+Of learning from rewards it is the actor's training that is read. Its rollouts are an engine on the same
+devices or on others, which takes memory and time that a job has as ``rl``; a critic and a reward model have
+none there, which is said. verl has overrides of Hydra, trains with FSDP or Megatron-LM, and counts sequences
+in batches: prompts times their completions. OpenRLHF trains with DeepSpeed, and ``train_sft``, ``train_dpo``
+and their kin are fine-tunes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Expansion of words: variables, arrays, arithmetic; and tests: ``[ ... ]``, ``[[ ... ]]`` and ``test``.
+"""Expansion of words of a shell: variables, arrays, and arithmetic of integers.
 
-Commands are not executed: their output is unknown, and so is a test that depends on it (None).
+Commands are not executed: their output is unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Text of which parts may be unknown, with the line of each part, and its words."""
+"""Text of which parts may be unknown, with the line of each part, its words, and variables that have it.
+
+Variables are those of a shell script while it is read, also where a condition is not known.
+"""
 
 from __future__ import annotations
 

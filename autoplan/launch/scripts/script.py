@@ -1,4 +1,4 @@
-"""What a shell script does, as far as it is known without executing it, and scripts that it names."""
+"""What a shell script does, known without executing it: commands, and options of Slurm and PBS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Builtins and conditions of a shell, as they are followed: what they set, test or end."""
+"""Builtins and conditions of a shell, as they are followed: what they set, test or end.
+
+Tests are ``[ ... ]``, ``[[ ... ]]`` and ``test``; one that depends on what is unknown has no outcome (None).
+"""
 
 from __future__ import annotations
 

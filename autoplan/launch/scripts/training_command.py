@@ -1,4 +1,4 @@
-"""The training command of a script, and the number of devices that its launcher starts."""
+"""The training command of a script, the devices of its launcher, and what rival commands leave open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a shell script: quotes and expansions."""
+"""The syntax of shell scripts, as far as it is read, and its words: quotes and expansions."""
 
 from __future__ import annotations
 

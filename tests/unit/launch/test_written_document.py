@@ -86,3 +86,20 @@ def test_a_key_that_is_called_as_a_binding_keeps_its_path():
 
     assert [(problem.path, problem.line) for problem in document.problems] == [("kind", 1)]
     assert document.text("kind").value == "FSDP"
+
+
+def test_what_a_key_decides_stands_in_the_table():
+    """A switch or a name decides the field that its row says; another key of the same meaning counts as it."""
+    text = "distributed:\n  sequence_parallel: true\nactivation_checkpointing: true\ncompile:\n  enabled: false\n"
+    document = read_yaml(LaunchFile("a.yaml", text), interface("automodel"))
+    found = document.bound("recompute", "sp", "compiled", "strategy")
+
+    assert {field: written.value for field, written in found.items()} == {
+        "recompute": "full",
+        "sp": True,
+        "software": {"compile": False},
+        "strategy": "fsdp2",
+    }
+    assert found["recompute"].line == 3
+    assert found["strategy"].default
+    assert document.choices("compiled") == {"compile": False}

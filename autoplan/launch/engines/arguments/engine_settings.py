@@ -1,4 +1,7 @@
-"""What one engine is started with, in no engine's own words, and its arguments while they are written."""
+"""What one engine is started with, in no engine's own words, and the arguments of its version.
+
+The lists of arguments are those of published packages; settings are looked up there while they are written.
+"""
 
 from __future__ import annotations
 

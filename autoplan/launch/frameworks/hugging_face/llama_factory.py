@@ -1,7 +1,8 @@
 """The target ``llama-factory``: the YAML file of ``llamafactory-cli train``.
 
 Keys are those of ``llamafactory/hparams/`` of the version that TARGET names, and of the TrainingArguments
-that they extend. Data sets, templates, the learning rate and the like are the user's to add.
+that they extend. Data sets, templates, the learning rate and the like are the user's to add. In the second
+format (hiyouga/LLaMA-Factory ff6d4d1, ``src/llamafactory/v1``) backends and adapters are sections.
 """
 
 from __future__ import annotations

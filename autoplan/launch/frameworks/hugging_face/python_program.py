@@ -2,6 +2,9 @@
 
 Read are TrainingArguments and the configurations of TRL, adapters of PEFT, quantization, and the model that
 is loaded. What is no constant leaves open what it may decide, and so do two calls that say different things.
+A program that is started without arguments has their defaults, as ``argparse``, functions that are started
+and data classes that ``HfArgumentParser`` or ``tyro`` fill say them. A name with two values, and one of two
+parsers that differ, is not known.
 """
 
 from __future__ import annotations

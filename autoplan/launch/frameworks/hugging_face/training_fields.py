@@ -1,4 +1,4 @@
-"""Fields that configurations around the Hugging Face Trainer share, read from a document."""
+"""Fields that configurations around the Hugging Face Trainer share, as they are written and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The target ``megatron-lm``: arguments of ``pretrain_gpt.py`` and its kin, as an array of a shell script."""
+"""The target ``megatron-lm``: arguments of ``pretrain_gpt.py`` and its kin, as an array of a shell script.
+
+What Megatron-LM has no argument for is refused. In layout strings of pipelines, such as
+``--pipeline-model-parallel-layout 'Et*3|t*4|t*4|t*3L'``, E is the embedding, t a transformer layer, m a layer
+of multi-token prediction and L the loss; virtual stages are divided by bars, in the order of layers, ``t*3``
+repeats a layer, and ``(tt|)*2`` what is in the parentheses. Source: NVIDIA/Megatron-LM core_v0.19.0,
+megatron/core/transformer/pipeline_parallel_layer_layout.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Files with arguments of Megatron-LM, read back.
+"""Files with arguments of Megatron-LM: which they are, what they say, and the edits that change their layout.
 
-Megatron-DeepSpeed takes its sharding, batches and formats from the file that ``--deepspeed_config`` names,
-which scripts often write themselves.
+A script with the arguments of a command, or arguments that are no command: YAML files, and what a program has
+parsed. The latter have three forms: ``MODEL_ARGS`` with arguments as keys (``model_config.yaml`` of
+Megatron-LM's functional tests), the nested ``model_parallel`` and ``language_model`` of the experimental
+``--yaml-cfg`` (``megatron/training/yaml_arguments.py``), and values by the names of argparse, such as those
+of an ``argparse.Namespace``. Megatron-DeepSpeed takes its sharding, batches and formats from the file that
+``--deepspeed_config`` names, which scripts often write themselves.
 """
 
 from __future__ import annotations
