@@ -1,11 +1,11 @@
 """Launchers: what starts a framework's program on the nodes of a cluster, with the arguments of a plan.
 
-``torchrun`` is a script that every node runs, ``slurm`` a batch script, ``skypilot`` a task of
-``sky launch``, and ``kubernetes`` a PyTorchJob of Kubeflow's Training Operator and a TrainJob of its Trainer. Text in shell
-syntax is made here alone: words of plans and users are quoted, and files of a framework are here-documents,
-so that what a launcher emits is whole. Sources: ``torch/distributed/run.py`` (torch 2.13) and ``accelerate
-launch`` (1.15); sbatch and srun of Slurm 24.11, whose ``--gpus-per-node`` counts devices of any kind;
-``sky/skylet/constants.py`` of SkyPilot 0.14.1; Training Operator 1.9
+``torchrun`` is a script that every node runs, ``slurm`` a batch script, ``skypilot`` a task of ``sky
+launch``, and ``kubernetes`` a PyTorchJob of Kubeflow's Training Operator and a TrainJob of its Trainer.
+Text in shell syntax is made here alone: words of plans and users are quoted, and files of a framework are
+here-documents, so that what a launcher emits is whole. Sources: ``torch/distributed/run.py`` (torch 2.13)
+and ``accelerate launch`` (1.15); sbatch and srun of Slurm 24.11, whose ``--gpus-per-node`` counts devices
+of any kind; ``sky/skylet/constants.py`` of SkyPilot 0.14.1; Training Operator 1.9
 (``pkg/controller.v1/pytorch/envvar.go``) and Trainer 2 (``pkg/runtime/framework/plugins/torch/torch.go``).
 """
 

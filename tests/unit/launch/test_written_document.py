@@ -89,8 +89,9 @@ def test_a_key_that_is_called_as_a_binding_keeps_its_path():
 
 
 def test_what_a_key_decides_stands_in_the_table():
-    """A switch or a name decides the field that its row says; another key of the same meaning counts as it."""
-    text = "distributed:\n  sequence_parallel: true\nactivation_checkpointing: true\ncompile:\n  enabled: false\n"
+    """A switch or a name decides the field that its row says; a key of the same meaning counts as it."""
+    text = "compile: {enabled: false}\n\nactivation_checkpointing: true\n"
+    text += "distributed: {sequence_parallel: on}\n"
     document = read_yaml(LaunchFile("a.yaml", text), interface("automodel"))
     found = document.bound("recompute", "sp", "compiled", "strategy")
 
