@@ -10,13 +10,43 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from autoplan.catalog import load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
+from autoplan.launch.bindings.written_document import WrittenDocument
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written
+from autoplan.launch.known_models import model_entry
 from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
-from autoplan.schema.model import ModelSpec
+
+#: What holds where a file says nothing else of a layout.
+_ALONE: Final = {**dict.fromkeys(("tp", "pp", "cp", "ep"), 1), "sp": False, "zero": 0, "recompute": "none"}
+
+
+def alone(*but: str) -> Fields:
+    """Return the values of data parallelism alone, without sharding and recompute, ``but`` some fields."""
+    return {key: Written(value, default=True) for key, value in _ALONE.items() if key not in but}
+
+
+def without_open(values: Values) -> Fields:
+    """Return the values that are known."""
+    return {key: written for key, written in values.items() if written.value is not None}
+
+
+def assembled_document(
+    document: WrittenDocument,
+    file: LaunchFile,
+    values: Values,
+    model: Mapping[str, Any] | str | None = None,
+    *,
+    framework: str = "",
+    opened: Collection[str] | None = None,
+    hints: Sequence[str] = (),
+) -> Configuration:
+    """Return the configuration of a document, by default of the framework of its table; see ``assembled``."""
+    name, notes = framework or document.table.name, [*document.notes, *hints]
+    fields = document.opened if opened is None else opened
+    return assembled(name, file, values, model=model, opened=fields, warnings=notes)
+
 
 #: Fields of a layout string that a reader may give, and those that each file has to give, or its framework.
 _LAYOUT: Final = tuple(key.name for key in LAYOUT_KEYS if key.written)
@@ -37,24 +67,19 @@ def with_devices(file: LaunchFile, values: Values) -> Values:
     completed = dict(values)
     if file.devices is not None:
         completed["devices"] = Written(file.devices, None, "--devices")
-    degrees = [completed.get(key) for key in ("tp", "pp", "cp")]
-    devices = completed.get("devices")
+    degrees = {key: completed[key] for key in ("tp", "pp", "cp") if completed.get(key) is not None}
+    devices, data_ranks = completed.get("devices"), completed.get("dp")
     if devices is not None and devices.value < 1:
         _refuse(file, completed, "devices", f"{_shown('devices', devices)} run nothing")
-    if devices is None or any(degree is None for degree in degrees):
+    if devices is None or len(degrees) < 3:
         return completed
-    product = math.prod(degree.value for degree in degrees if degree is not None)
-    shown = " x ".join(_shown(key, completed[key]) for key in ("tp", "pp", "cp"))
+    product, all_of_them = math.prod(degree.value for degree in degrees.values()), _shown("devices", devices)
+    shown = " x ".join(_shown(key, degree) for key, degree in degrees.items())
     if product < 1 or devices.value % product:
-        _refuse(
-            file, completed, "tp", f"{shown} = {product} does not divide the {_shown('devices', devices)}"
-        )
-    data_ranks = completed.get("dp")
+        _refuse(file, completed, "tp", f"{shown} = {product} does not divide the {all_of_them}")
     if data_ranks is not None and data_ranks.value * product != devices.value:
-        _refuse(
-            file, completed, "dp", f"{shown} x {_shown('dp', data_ranks)} is not {_shown('devices', devices)}"
-        )
-    return {**completed, "dp": data_ranks or Written(devices.value // product, devices.line, devices.words)}
+        _refuse(file, completed, "dp", f"{shown} x {_shown('dp', data_ranks)} is not {all_of_them}")
+    return {**completed, "dp": data_ranks or devices.of(devices.value // product)}
 
 
 def assembled(
@@ -77,8 +102,8 @@ def assembled(
     way = values.get("way")
     values = with_devices(file, known_alone(values, {*opened, "way"}))
     values = known_alone(values, opened)
-    layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
     sizes = _sizes_of(model)
+    layers = sizes["layers"]
     problems = [*_batch_problems(file, values), *_stage_problems(file, values, layers)]
     if framework in _EVEN:
         problems += _even_problems(file, values, layers)
@@ -104,13 +129,6 @@ def assembled(
         warnings=tuple(dict.fromkeys(warnings)),
         way=way.value if way is not None else None,
     )
-
-
-def _layers_of(name: str | None) -> int | None:
-    if name is None:
-        return None
-    entry = load_entry("model", name)
-    return entry.layers if isinstance(entry, ModelSpec) else None
 
 
 def _job(values: Values, model: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -186,18 +204,15 @@ def _even_problems(file: LaunchFile, values: Values, layers: int | None) -> Iter
 
 
 def _sizes_of(model: Mapping[str, Any] | str | None) -> Mapping[str, int | None]:
-    """Return the heads and the experts of a model, as far as they are known."""
-    if isinstance(model, str):
-        entry = load_entry("model", model)
-        known = entry if isinstance(entry, ModelSpec) else None
-        experts = known.moe.experts if known is not None and known.moe is not None else None
-        heads = known.heads if known is not None else None
-        shared = known.kv_heads if known is not None else None
-        return {"heads": heads, "kv_heads": shared, "experts": experts}
-    experts = (model or {}).get("moe")
-    count = experts.get("experts") if isinstance(experts, Mapping) else None
-    fields = model or {}
-    return {"heads": fields.get("heads"), "kv_heads": fields.get("kv_heads"), "experts": count}
+    """Return the layers, the heads and the experts of a model, as far as they are known."""
+    entry = model_entry(model) if isinstance(model, str) else None
+    if entry is not None:
+        experts = entry.moe.experts if entry.moe is not None else None
+        return {"layers": entry.layers, "heads": entry.heads, "kv_heads": entry.kv_heads, "experts": experts}
+    fields = model if isinstance(model, Mapping) else {}
+    moe = fields.get("moe")
+    sizes = {key: fields.get(key) for key in ("layers", "heads", "kv_heads")}
+    return {**sizes, "experts": moe.get("experts") if isinstance(moe, Mapping) else None}
 
 
 def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int | None]) -> Iterator[Problem]:
@@ -205,15 +220,14 @@ def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int |
     ep, pp, devices = (values.get(key) for key in ("ep", "pp", "devices"))
     if ep is None or ep.value == 1:
         return
-    experts = sizes["experts"]
+    experts, key = sizes["experts"], "etp" if values.get("etp") else "tp"
     if isinstance(experts, int) and experts % ep.value:
         yield Problem(f"{_shown('ep', ep)} does not divide the {experts} experts", "ep", file.name, ep.line)
-    split = values.get("etp") or values.get("tp")
+    split = values.get(key)
     if pp is None or devices is None or split is None:
         return
     product = ep.value * split.value * pp.value
     if devices.value % product:
-        key = "etp" if "etp" in values else "tp"
         shown = f"{_shown('ep', ep)} x {_shown(key, split)} x {_shown('pp', pp)} = {product}"
         sentence = f"{shown} does not divide the {_shown('devices', devices)}"
         yield Problem(sentence, "ep", file.name, ep.line or split.line or pp.line)
@@ -222,12 +236,15 @@ def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int |
 def _head_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int | None]) -> Iterator[Problem]:
     """Yield the problem of attention heads that tensor parallelism does not divide evenly."""
     tp, heads, shared = values.get("tp"), sizes["heads"], sizes["kv_heads"]
-    if tp is not None and isinstance(heads, int) and heads % tp.value:
-        sentence = f"{_shown('tp', tp)} does not divide the {heads} attention heads"
-        yield Problem(sentence, "tp", file.name, tp.line)
-    elif tp is not None and isinstance(shared, int) and shared % tp.value and tp.value % shared:
-        sentence = f"{_shown('tp', tp)} neither divides nor multiplies the {shared} key-value heads"
-        yield Problem(sentence, "tp", file.name, tp.line)
+    if tp is None:
+        return
+    if isinstance(heads, int) and heads % tp.value:
+        sentence = f"does not divide the {heads} attention heads"
+    elif isinstance(shared, int) and shared % tp.value and tp.value % shared:
+        sentence = f"neither divides nor multiplies the {shared} key-value heads"
+    else:
+        return
+    yield Problem(f"{_shown('tp', tp)} {sentence}", "tp", file.name, tp.line)
 
 
 def _sequence_problems(file: LaunchFile, values: Values) -> Iterator[Problem]:

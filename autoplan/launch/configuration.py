@@ -12,8 +12,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoplan.errors import Problem, SpecError
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
+
+
+@dataclass(slots=True)
+class ReadFile:
+    """What is noted while a file is read: problems, notes, and fields that what is not read may decide."""
+
+    file: str
+    problems: list[Problem] = field(default_factory=list, kw_only=True)
+    notes: list[str] = field(default_factory=list, kw_only=True)
+    opened: set[str] = field(default_factory=set, kw_only=True)
+
+    def stop_at_problems(self) -> None:
+        """Raise SpecError with all problems, if there are some."""
+        if self.problems:
+            raise SpecError(list(dict.fromkeys(self.problems)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +69,19 @@ class Written:
     words: str = ""
     default: bool = False
 
+    def of(self, value: Any) -> Written:  # noqa: ANN401 - any value of a file
+        """Return another value that stands in the same place."""
+        return Written(value, self.line, self.words)
 
-#: Values by field.
+
+#: Values by field, and such as are collected.
 Values = Mapping[str, Written]
+Fields = dict[str, Written]
+
+
+def stated(**values: Written | None) -> Fields:
+    """Return the values that are there, by field."""
+    return {field: written for field, written in values.items() if written is not None}
 
 
 @dataclass(frozen=True, slots=True)

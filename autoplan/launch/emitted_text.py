@@ -8,11 +8,20 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.target import Target
+from autoplan.errors import UnsupportedError
+from autoplan.launch.target import EmittedFile, Target
 from autoplan.results.plan import Plan
+from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
+
+
+def yaml_file(name: str, document: Mapping[str, Any], lines: tuple[str, ...]) -> EmittedFile:
+    """Return ``document`` as a file below a comment; no line is folded, and the library quotes text."""
+    text = yaml.safe_dump(dict(document), sort_keys=False, width=10_000)
+    return EmittedFile(name, f"{as_comment(lines)}{text}")
+
 
 _LONGEST: Final = 400
 
@@ -48,6 +57,25 @@ def _one_line(text: str) -> str:
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
+_LONGEST_NAME: Final = 40
+#: Resources of device plugins by vendor.
+_RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+
+
+def label(name: str, usual: str) -> str:
+    """Return a name as labels and DNS have it: letters, digits and dashes; ``usual`` where none are left."""
+    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
+    return dashed.strip("-")[:_LONGEST_NAME].strip("-") or usual
+
+
+def resource_of(device: DeviceSpec) -> str:
+    """Return the resource that a device is in Kubernetes; raises UnsupportedError for an unknown vendor."""
+    if device.vendor not in _RESOURCES:
+        resources = ", ".join(_RESOURCES)
+        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {resources}")
+    return _RESOURCES[device.vendor]
+
+
 class _Dumper(yaml.SafeDumper):
     """A dumper of texts with several lines as blocks; the library quotes what cannot be one."""
 
@@ -72,10 +100,7 @@ def argument_array(
     groups: Mapping[str, Iterable[tuple[str, ...]]],
     environment: Mapping[str, str],
 ) -> str:
-    """Return a script that defines the array ``name``, with a comment above each group of arguments.
-
-    ``header`` is a comment at its top. Words are quoted for the shell.
-    """
+    """Return a script, below a comment, that defines an array with a comment above each group, quoted."""
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in environment.items())
     lines = []
     for title, group in groups.items():

@@ -7,11 +7,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from autoplan.catalog import entry_names, entry_text, load_entry
+from autoplan.launch.bindings.interface import interface
 from autoplan.schema.model import ModelSpec
+
+
+def model_entry(name: str | None) -> ModelSpec | None:
+    """Return the model of the catalogue called ``name``; None without a name."""
+    entry = load_entry("model", name) if name is not None else None
+    return entry if isinstance(entry, ModelSpec) else None
+
+
+def has_experts(name: str | None) -> bool:
+    """Return whether a model of the catalogue has experts."""
+    entry = model_entry(name)
+    return entry is not None and entry.moe is not None
+
 
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
-    {
+    (
         "name",
         "title",
         "source",
@@ -19,38 +33,13 @@ _ASIDE: Final = frozenset(
         "schema_version",
         "published_parameters",
         "published_active_parameters",
-    }
+    )
 )
 _HUB: Final = re.compile(r"([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face")
 #: Names by what they are; between letters and digits a name ends where a model's size or version begins.
-_KINDS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+_KINDS: Final = tuple(
     (kind, re.compile(rf"(?:^|[^a-z0-9])(?:{names})(?![a-z])", re.IGNORECASE))
-    for kind, names in (
-        (
-            "an encoder and a decoder",
-            (
-                r"(?:flan-?|m|by|long-?|code|u)?t5|bart|mbart|pegasus|marian|nllb|whisper|"
-                r"seamless\w*|ul2|t0pp?"
-            ),
-        ),
-        ("an encoder", r"\w*bert\w*|\w*electra|xlnet|bge|e5|gte|camembert|mlm|ict|realm|biencoder"),
-        ("a state-space model", r"\w*mamba\w*|rwkv\w*|hyena\w*|griffin|xlstm"),
-        (
-            "a hybrid with state-space layers",
-            r"falcon-?h\d?|nemotron-?h|nemotron-3|jamba|[zb]amba\d?|zebra-llama",
-        ),
-        (
-            "an image encoder",
-            (
-                r"vit|deit|swin|dinov?\d?|siglip\w*|clip|convnext\w*|resnet\w*|beit|sam|"
-                r"vision_(?:classify|inpaint|dino)"
-            ),
-        ),
-        (
-            "a diffusion model",
-            r"\w*diffusion\w*|sdxl\w*|flux(?:\.?\d)?|dit|unet\w*|wan\d\w*|imagen|controlnet",
-        ),
-    )
+    for kind, names in interface("names").data["architectures"].items()
 )
 
 
@@ -89,10 +78,9 @@ def _entries(described: ModelSpec) -> Iterator[ModelSpec]:
     """Yield the models of the catalogue with as many layers and the same width."""
     for name in entry_names("model"):
         text, _ = entry_text("model", name)
-        if f"layers: {described.layers}\n" in text and f"hidden_size: {described.hidden_size}\n" in text:
-            entry = load_entry("model", name)
-            if isinstance(entry, ModelSpec):
-                yield entry
+        sized = f"layers: {described.layers}\n" in text and f"hidden_size: {described.hidden_size}\n" in text
+        if sized and (entry := model_entry(name)) is not None:
+            yield entry
 
 
 def _equal(one: ModelSpec, other: ModelSpec, *, vocabulary: bool) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from itertools import pairwise
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.accelerate_values import accelerate_words
+from autoplan.launch.frameworks.accelerate_values import accelerate_words, overriding
 from autoplan.launch.registry import TARGETS, target_names, targets
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script, beside_or_written, called_text, script_text
@@ -47,8 +46,6 @@ _DATA: Final = re.compile(
 _RUNTIME: Final = re.compile(r"(?ms)^kind:\s*InferenceService\b.*^\s+runtime\s*:\s*[\"']?([\w.-]+)")
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
-#: What reads the arguments behind a file of keys of the Trainer.
-_OVERRIDING: Final = "autoplan.launch.frameworks.hugging_face.launched"
 #: Targets that are read with overrides of their keys.
 _OVERRIDDEN: Final = frozenset({"automodel", "nanotron", "llm-foundry", "torchtune", "nemo"})
 
@@ -100,7 +97,6 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     for inner, names, command, at in _named_files(script, file):
         behind = command.words[at + 1 :]
         if names in (["trainer"], ["axolotl"]):
-            overriding = import_module(_OVERRIDING).overriding
             words = overriding(names[0], file, script, (command, behind))
             return replace(inner, arguments=(*words, *file.arguments))
         if set(names) - _SHARDING:

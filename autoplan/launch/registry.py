@@ -1,4 +1,4 @@
-"""Targets by name. A target is imported when it is asked for."""
+"""Targets by name, each imported when it is asked for; and which plans a target can express."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from typing import Final
 
 from autoplan.catalog import entry_names, entry_text
 from autoplan.catalog import stack as stack_named
+from autoplan.catalog.programs import targets_of
 from autoplan.errors import UnsupportedError
-from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, StartedProgram, Target
+from autoplan.results.front import Front
+from autoplan.results.merged_front import at_batch, target_of
 from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
 
-#: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
+#: Module of each target, which has it as ``TARGET``, or as the name behind a colon where it has several.
+#: A reader recognises files in this order.
 TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
     "megatron-bridge": "autoplan.launch.frameworks.megatron_bridge",
@@ -33,12 +39,12 @@ TARGETS: Final = {
     "nemo": "autoplan.launch.frameworks.nemo",
     "nanotron": "autoplan.launch.frameworks.nanotron",
     "llm-foundry": "autoplan.launch.frameworks.llm_foundry",
-    "verl": "autoplan.launch.frameworks.verl",
-    "openrlhf": "autoplan.launch.frameworks.openrlhf",
-    "torchrun": "autoplan.launch.launchers.torchrun",
-    "slurm": "autoplan.launch.launchers.slurm",
-    "skypilot": "autoplan.launch.launchers.skypilot",
-    "kubernetes": "autoplan.launch.launchers.kubernetes",
+    "verl": "autoplan.launch.frameworks.reinforcement:VERL_TARGET",
+    "openrlhf": "autoplan.launch.frameworks.reinforcement:OPENRLHF_TARGET",
+    "torchrun": "autoplan.launch.launchers:TORCHRUN",
+    "slurm": "autoplan.launch.launchers:SLURM",
+    "skypilot": "autoplan.launch.launchers:SKYPILOT",
+    "kubernetes": "autoplan.launch.launchers:KUBERNETES",
 }
 
 
@@ -48,18 +54,15 @@ def find_target(name: str) -> Target:
         near = difflib.get_close_matches(name, TARGETS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(TARGETS)}"
         raise UnsupportedError(f"no target is called {name!r}: {hint}")
-    target: Target = import_module(TARGETS[name]).TARGET
+    module, _, attribute = TARGETS[name].partition(":")
+    target: Target = getattr(import_module(module), attribute or "TARGET")
     return target
 
 
 def starting(
     launcher: Target, framework: str | None, stack: StackSpec, program: Sequence[str] = (), image: str = ""
 ) -> Target:
-    """Return ``launcher`` as a target that starts the program of ``framework``.
-
-    The framework is by default that which runs the ``stack``. Raises UnsupportedError where no target does,
-    and for one that has nothing to start.
-    """
+    """Return ``launcher`` for a framework, by default that of the ``stack``; raises UnsupportedError."""
     training_target = find_target(framework or _framework_of(stack))
     emit, inner = launcher.emit, training_target.emit
     if emit is None or inner is None or training_target.starts:
@@ -106,3 +109,40 @@ def target_names(*, emitted: bool) -> tuple[str, ...]:
 def targets() -> Iterator[Target]:
     """Yield all targets, in the order in which readers recognise files."""
     return (find_target(name) for name in TARGETS)
+
+
+def expressible_number(front: Front, target: str | None = None) -> int:
+    """Return the number of the fastest plan that its target can express; 1 where there is none.
+
+    ``target`` is one of a framework, in the place of that of each plan's program or stack.
+    That is the first one where a program runs the plans: its rules left out all others, and it is not written
+    to be sure.
+    """
+    for number, plan in enumerate(front.plans, 1):
+        job = at_batch(front.job, plan)
+        run, name = plan.program or job.program, target_of(job, plan)
+        if target is not None and not find_target(target).starts:
+            # What one program is to run is not written for another where that has plans.
+            name = target if run is None or target in targets_of(run) else None
+        if name is None:
+            continue
+        by_rules = run is not None and run.target == name
+        if by_rules or missing_part(find_target(name), job, plan.layout) is None:
+            return number
+    return 1
+
+
+def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
+    """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
+    missing = inexpressible(target, PlannedRun(job, layout))
+    return missing.part if missing else None
+
+
+def inexpressible(target: Target, run: PlannedRun) -> InexpressibleError | None:
+    """Return what the target cannot express of ``run``; None where it can all."""
+    try:
+        if target.emit is not None:
+            target.emit(run)
+    except InexpressibleError as error:
+        return error
+    return None

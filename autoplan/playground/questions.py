@@ -18,8 +18,7 @@ from pydantic import Field
 
 from autoplan.catalog import EntryKind, entry_names, load_entry
 from autoplan.errors import AutoplanError, CatalogError, SpecError
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
-from autoplan.launch.engines.serve_manifests import MANIFEST_TARGETS
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS, MANIFEST_TARGETS
 from autoplan.launch.registry import find_target, target_names
 from autoplan.report.wording.part_names import MEMORY_PARTS, SERVED_MEMORY, TIME_COLOURS, TIME_NAMES
 from autoplan.schema.base import Frozen

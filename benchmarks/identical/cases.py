@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS
 from autoplan.launch.registry import target_names
 
 __all__ = ["Case", "cases", "write_inputs"]

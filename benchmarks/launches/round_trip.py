@@ -22,7 +22,7 @@ from autoplan.errors import AutoplanError
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
 from autoplan.launch.engines.engine_reading import read_engines
-from autoplan.launch.engines.engine_registry import engine_target
+from autoplan.launch.engines.engine_targets import engine_target
 from autoplan.launch.engines.serve_commands import serves
 from autoplan.launch.engines.served_run import (
     EngineConfiguration,

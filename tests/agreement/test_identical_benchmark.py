@@ -5,7 +5,7 @@ import re
 import pytest
 
 from autoplan.catalog import entry_names
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS
 from autoplan.launch.registry import target_names
 from benchmarks.identical.__main__ import main
 from benchmarks.identical.cases import cases

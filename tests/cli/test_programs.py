@@ -12,8 +12,7 @@ from autoplan.answers.plan.blocks import front_table
 from autoplan.catalog import entry_names, entry_text, load_job, resolve_job
 from autoplan.catalog.programs import any_layout, program, targets_of
 from autoplan.errors import UnsupportedError
-from autoplan.launch.expressible import expressible_number
-from autoplan.launch.registry import find_target
+from autoplan.launch.registry import expressible_number, find_target
 from autoplan.launch.target import PlannedRun
 from autoplan.report.document_fields import front_document
 from autoplan.report.render.terminal import Terminal

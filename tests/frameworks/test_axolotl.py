@@ -15,9 +15,9 @@ import yaml
 import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.axolotl import TARGET
 from autoplan.launch.frameworks.hugging_face.training_fields import key_names
+from autoplan.launch.frameworks.missing_parts import mesh_sizes
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Workload

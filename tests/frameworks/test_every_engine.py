@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
-from autoplan.launch.engines.engine_registry import engine_target
+from autoplan.launch.engines.engine_targets import engine_target
 from tests.frameworks.framework_python import asked, has_module, unpacked, wheel
 from tests.frameworks.matrix import cell
 from tests.support.serving_shapes import CONFIGS, SERVED, served

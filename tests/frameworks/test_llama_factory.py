@@ -12,9 +12,8 @@ import pytest
 import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.hugging_face.data_parallel import OPTIM
 from autoplan.launch.frameworks.hugging_face.llama_factory import TARGET
-from autoplan.launch.frameworks.hugging_face.training_fields import key_names
+from autoplan.launch.frameworks.hugging_face.training_fields import OPTIM, key_names
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Workload

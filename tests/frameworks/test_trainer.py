@@ -11,9 +11,8 @@ import pytest
 import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.hugging_face.data_parallel import OPTIM
 from autoplan.launch.frameworks.hugging_face.trainer import TARGET
-from autoplan.launch.frameworks.hugging_face.training_fields import key_names
+from autoplan.launch.frameworks.hugging_face.training_fields import OPTIM, key_names
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout

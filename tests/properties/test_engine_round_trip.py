@@ -13,10 +13,13 @@ from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import engine, model
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
-from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
+from autoplan.launch.engines.arguments.engine_settings import (
+    InexpressibleEngineError,
+    argument_list,
+    listed_versions,
+)
 from autoplan.launch.engines.engine_reading import read_engines
-from autoplan.launch.engines.engine_registry import engine_target
+from autoplan.launch.engines.engine_targets import engine_target
 from autoplan.launch.engines.served_run import EngineFile, EngineGroupToServe, ServedRun
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import SpeculationSpec

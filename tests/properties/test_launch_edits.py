@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import load_job
 from autoplan.errors import AutoplanError
-from autoplan.launch.bindings.document_edits import edited_values
-from autoplan.launch.bindings.written_document import read_yaml
+from autoplan.launch.bindings.written_document import edited_values, read_yaml
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun

@@ -19,10 +19,9 @@ from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.bindings.written_document import refuse_unparsable
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.emitted_text import header_lines
-from autoplan.launch.expressible import inexpressible
 from autoplan.launch.job_manifests import with_script
 from autoplan.launch.recognition import named_configuration, recognised
-from autoplan.launch.registry import find_target, starting
+from autoplan.launch.registry import find_target, inexpressible, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
 from autoplan.planning.saved_plans import numbered

@@ -22,8 +22,7 @@ from autoplan.catalog.option_jobs import read_options
 from autoplan.catalog.programs import USUAL, any_layout, stack_of_way, stacks_of_target, written_for
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
-from autoplan.launch.bindings.document_edits import edited_values
-from autoplan.launch.bindings.written_document import read_yaml
+from autoplan.launch.bindings.written_document import edited_values, read_yaml
 from autoplan.launch.configuration import (
     Configuration,
     FileComparison,
@@ -31,8 +30,7 @@ from autoplan.launch.configuration import (
     Improvement,
     LaunchFile,
 )
-from autoplan.launch.expressible import missing_part
-from autoplan.launch.registry import find_target, usual_stack
+from autoplan.launch.registry import find_target, missing_part, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout

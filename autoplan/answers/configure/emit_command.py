@@ -170,7 +170,7 @@ def fastest_for(target: str) -> Callable[[Front], int]:
     """Return what takes the fastest plan of a front that ``target`` can express, and says which if not 1."""
 
     def choose(front: Front) -> int:
-        from autoplan.launch.expressible import expressible_number
+        from autoplan.launch.registry import expressible_number
 
         number = expressible_number(front, target)
         if number > 1:
@@ -218,7 +218,7 @@ def asked_training(request: AskedEmission) -> Emission:
 def asked_engines(request: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
     from autoplan.answers.configure import ask
-    from autoplan.launch.engines.engine_registry import engine_target
+    from autoplan.launch.engines.engine_targets import engine_target
 
     if request.framework or request.program:
         raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")

@@ -15,10 +15,9 @@ from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
-from autoplan.launch.engines.arguments.argument_list import written_as
-from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
+from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError, written_as
 from autoplan.launch.engines.engine_reading import is_engine_file, read_engines
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS, engine_target
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS, engine_target
 from autoplan.launch.engines.helm_charts import CHART, VALUES, rendered_chart
 from autoplan.launch.engines.served_run import (
     EngineConfiguration,

@@ -125,7 +125,7 @@ def show_front(front: Front, where: Destination, *, all_plans: bool, details: bo
     def table(front: Front, terminal: Terminal) -> str:
         from autoplan.answers.plan.ask import faster_layout, narrower_intervals
         from autoplan.answers.plan.blocks import front_table
-        from autoplan.launch.expressible import expressible_number
+        from autoplan.launch.registry import expressible_number
 
         options: dict[str, Any] = {"all_plans": all_plans, "details": details}
         if front.feasible:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.commands.output import Destination, present
 from autoplan.errors import UnsupportedError
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS
 from autoplan.launch.engines.serve_commands import PROGRAM_OF
 from autoplan.launch.engines.served_run import checkpoint_of
 from autoplan.lazy import Later

@@ -9,66 +9,21 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.configuration import Fields, Values
 
-#: Words of a name, by the fields that it may decide; the first that fits counts.
-_SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
-    (re.compile(pattern), fields)
-    for pattern, fields in (
-        (r"(expert|moe|etp\b).*tensor.*(parallel|size|degree)|^etp$", ("etp",)),
-        (r"(expert|moe).*(parallel|world)|\bep (size|degree|world|group)|^ep$", ("ep",)),
-        (r"(context|ring|ulysses|sequence|attention).*parallel|^(cp|sp|ulysses)$", ("cp",)),
-        (r"\b(cp|sp|usp|ulysses|ring|context) (size|degree|world|attn)", ("cp",)),
-        (r"virtual.*(pipeline|stage|chunk)|\bvpp\b|interleav.*(stage|pipeline)", ("vpp", "stages")),
-        (r"pipe(line)?\b.*(parallel|size|degree|stage)|\bpp (size|degree|world|stages)|^pp$", ("pp",)),
-        (r"(num|number of) (pipeline )?stages", ("pp",)),
-        (r"(tensor|model).*parallel|\b(tp|mp|autotp) (size|degree|world)|^(tp|mp)$", ("tp",)),
-        (r"data.*parallel.*(size|degree|shard|replic)|\bdp (replic\w*|shard\w*)|^dp$", ("dp", "dp_shard")),
-        (r"\b(dp|ddp|fsdp|hsdp) (size|degree|world)", ("dp", "dp_shard")),
-        (r"(shard|replica\w*|hybrid shard).*(size|degree|group)", ("dp", "dp_shard")),
-        (r"distributed optimi[sz]er", ("zero", "dp_shard")),
-        (
-            r"zero.*(stage|optimization|level)|zero[123]\b|sharding (strategy|stage|level)",
-            ("zero", "dp_shard"),
-        ),
-        (r"micro ?batch.*(size|num|number|count)|(num|number).*micro ?batch", ("mbs", "global_batch_size")),
-        (r"^(global|total|effective) (train )?batch( size)?$", ("global_batch_size",)),
-        (r"(local|device|gpu|per \w+) batch|batch.*(per|device|gpu|local)", ("mbs", "global_batch_size")),
-        (r"accumulat.*(step|iter|batch|freq)|\bmbs\b", ("mbs", "global_batch_size")),
-        (r"batch.*(size|schedule|tokens|ramp)", ("global_batch_size", "mbs")),
-        (r"(global|total|train\w*) batch|\bgbs\b", ("global_batch_size", "mbs")),
-        (r"seq\w* ?len|sequence (len|size)|context (len|window)|max (model )?len", ("sequence_length",)),
-        (r"cutoff len|block size|max tokens|pack.*(len|size)", ("sequence_length",)),
-    )
-)
-#: Words of names that speak of something beside the run: of evaluation, generation, data, files and logs.
-_BESIDE: Final = re.compile(
-    r"\b(eval\w*|valid\w*|val|test|infer\w*|gen\w*|rollout|sampl\w*|vllm|sglang|prompt|completion|response"
-    r"|log\w*|save|load\w*|ckpt|checkpoint\w*|data ?loader|dataset|preproc\w*|tokeniz\w*|map|comm|overlap"
-    r"|data(?= (path|seed|cache|dir|proc\w*|num))|offload|init|seed|bucket|retriev\w*|rl|grpo|dpo|loss|rope"
-    r"|rotary|interpol\w*|backend|timeout|nccl|gloo|port|address|prefetch|auto|decod\w*|draft\w*|spec\w*"
-    r"|indexer|mamba|short|teacher|reward|critic|ref|actor|vision|image|audio|video|lora|router|aux\w*"
-    r"|balanc\w*|capacity|top ?k|padding|pad|out|"
-    r"patch|invariant|drop|shuffle|sort\w*|group(ed)? by|rank|method"
-    r"|strategy(?! )|type|mode|style|variable)\b"
-)
-#: Words of names that speak of evaluation, logs and files alone.
-_ASIDE: Final = re.compile(r"\b(eval\w*|valid\w*|log\w*|save|saving|hub|push|report|output|overwrite)\b")
+#: Words of names by what they speak of; the first fields that fit count.
+_NAMES: Final = interface("names").data
+
+_SPEAKING: Final = tuple((re.compile(pattern), tuple(fields)) for pattern, fields in _NAMES["speaking"])
+
+
+_BESIDE, _ASIDE = (re.compile(rf"\b({'|'.join(_NAMES[name])})\b") for name in ("beside", "aside"))
 #: Fields that are computed from others where a file does not give them.
-_FOLLOWING: Final[Mapping[str, tuple[str, ...]]] = {
-    "tp": ("sp", "dp"),
-    "pp": ("vpp", "stages", "schedule", "dp"),
-    "cp": ("dp",),
-    "ep": ("etp",),
-    "vpp": ("stages", "schedule"),
-    "dp": ("dp_shard", "global_batch_size"),
-    "devices": ("dp",),
-    "zero": ("dp_shard",),
-    "mbs": ("global_batch_size",),
-}
+_FOLLOWING: Final[Mapping[str, Sequence[str]]] = _NAMES["following"]
 
 
 def fields_named(name: str) -> tuple[str, ...]:
@@ -153,7 +108,7 @@ def following(fields: Iterable[str]) -> frozenset[str]:
     return frozenset(reached)
 
 
-def known_alone(values: Mapping[str, Written], opened: Iterable[str]) -> dict[str, Written]:
+def known_alone(values: Values, opened: Iterable[str]) -> Fields:
     """Return ``values`` without ``opened`` fields, and without what is computed from them.
 
     A field that only follows stays where the file gives it itself, so with its line and no default.

@@ -1,10 +1,11 @@
-"""JSON and YAML files as values by dotted path, with their lines."""
+"""JSON and YAML files as values by dotted path, with their lines, and edits of them by key."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -13,7 +14,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import extends, fields_named, may_decide, misnamed, speaks_beside
 from autoplan.launch.bindings.interface import Binding, Interface
-from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.configuration import Fields, FileEdit, LaunchFile, ReadFile, Values, Written
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
@@ -32,7 +33,7 @@ _NO_TABLE: Final = Interface("", {}, {}, {})
 
 
 @dataclass(slots=True)
-class WrittenDocument:
+class WrittenDocument(ReadFile):
     """Values of a file by dotted path, such as ``zero_optimization.stage``.
 
     A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
@@ -41,16 +42,18 @@ class WrittenDocument:
     or by path.
     """
 
-    file: str
-    entries: dict[str, Written] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    entries: Fields = field(default_factory=dict)
     table: Interface = _NO_TABLE
-    opened: set[str] = field(default_factory=set)
 
     def path(self, name: str) -> str:
-        """Return the path of a binding; a path is its own."""
-        return self.table.keys.get(name, name)
+        """Return the path of a binding, or another of its keys that is given; a path is its own."""
+        path, others = self.table.keys.get(name, name), self.table.earlier.get(name, ())
+        given = (key for key in (path, *others) if others and self._stands(key))
+        return next(given, path)
+
+    def _stands(self, key: str) -> bool:
+        entry = self.entries.get(key)
+        return entry is not None and entry.value is not None and entry.value != "auto"
 
     def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
         """Add a problem of a binding with the line of its key."""
@@ -61,15 +64,9 @@ class WrittenDocument:
         entry = self.entries.get(path)
         self.problems.append(Problem(sentence, path, self.file, line or (entry.line if entry else None)))
 
-    def stop_at_problems(self) -> None:
-        """Raise SpecError with all problems, if there are some."""
-        if self.problems:
-            raise SpecError(list(dict.fromkeys(self.problems)))
-
     def given(self, path: str) -> Written | None:
         """Return what stands at ``path``; None where nothing, null or ``auto`` does."""
-        entry = self.entries.get(self.path(path))
-        return None if entry is None or entry.value is None or entry.value == "auto" else entry
+        return self.entries[self.path(path)] if self._stands(self.path(path)) else None
 
     def automatic(self, path: str) -> bool:
         """Return whether the value at ``path`` is ``auto``."""
@@ -81,30 +78,39 @@ class WrittenDocument:
         entry = self.entries.get(self.path(path))
         return entry is not None and entry.words[-1:] == ":"
 
-    def bound(self, *names: str) -> dict[str, Written]:
-        """Return the values of bindings that are given or have a default, in our words."""
+    def bound(self, *names: str) -> Fields:
+        """Return the values of bindings that are given or have a default, in our words and by field."""
         values = {}
         for binding in map(self.table.__getitem__, names):
             written = self._bound(binding)
             if written is not None:
-                values[binding.name] = written
+                values[binding.decides or binding.name] = written
         return values
+
+    def choices(self, *names: str) -> dict[str, Any]:
+        """Return the choices of software that switches make."""
+        made = [written.value for name in names for written in self.bound(name).values()]
+        return {key: value for choice in made for key, value in choice.items()}
 
     def _bound(self, binding: Binding) -> Written | None:
         written = self._typed(binding)
         if written is None:
             return None if binding.default is None else Written(binding.default, default=True)
+        if binding.sets:
+            decided = binding.sets.get(written.value)
+            return None if decided is None else written.of(decided)
         if not binding.names:
             return written
         lowered = {str(name).lower(): ours for ours, name in reversed(list(binding.names.items()))}
-        return Written(lowered.get(written.value), written.line, written.words)
+        return written.of(lowered.get(written.value))
 
     def _typed(self, binding: Binding) -> Written | None:
         if binding.kind == "switch":
             return self.flag(binding.name)
         if binding.kind in _LEAST:
             return self.number(binding.name, _LEAST[binding.kind])
-        return self.text(binding.name, tuple(str(name).lower() for name in binding.names.values()))
+        choices = binding.sets or binding.names.values()
+        return self.text(binding.name, tuple(str(name).lower() for name in choices))
 
     def number(self, path: str, least: int = 1) -> Written | None:
         """Return the integer at ``path``; what is none is refused."""
@@ -118,7 +124,7 @@ class WrittenDocument:
         if not integral or not least <= value < 10**9:
             self.refuse(f"{_shown(written.value)} is not an integer of at least {least}", path)
             return None
-        return Written(value, written.line, written.words)
+        return written.of(value)
 
     def flag(self, path: str) -> Written | None:
         """Return the truth value at ``path``; what is none is refused."""
@@ -129,7 +135,12 @@ class WrittenDocument:
         if truth is None:
             self.refuse(f"{_shown(written.value)} is neither true nor false", path)
             return None
-        return Written(truth, written.line, written.words)
+        return written.of(truth)
+
+    def on(self, name: str) -> Written | None:
+        """Return the switch at ``name`` where it is on."""
+        written = self.flag(name)
+        return written if written is not None and written.value else None
 
     def text(self, path: str, choices_of_key: tuple[str, ...] = ()) -> Written | None:
         """Return the text at ``path``; any but the ``choices_of_key`` ones, in any case, is refused."""
@@ -142,9 +153,7 @@ class WrittenDocument:
             choices = f"none of {', '.join(choices_of_key)}" if choices_of_key else "no text"
             self.refuse(f"{_shown(written.value)} is {choices}", path)
             return None
-        return Written(
-            written.value.lower() if choices_of_key else written.value, written.line, written.words
-        )
+        return written.of(written.value.lower() if choices_of_key else written.value)
 
     def _known(self, path: str) -> Written | None:
         """Return what is given at ``path``; a value that another file or program decides is refused."""
@@ -202,7 +211,7 @@ class WrittenDocument:
     def _decides(self, section: str, name: str) -> bool:
         """Return whether a key is one that is read, or may decide a layout by its name."""
         path = f"{section}.{name}" if section else name
-        return path in self.table.keys.values() or bool(fields_named(name))
+        return path in self.table.read or bool(fields_named(name))
 
     @staticmethod
     def _misnamed(name: str, value: object, listed: frozenset[str]) -> list[str]:
@@ -314,7 +323,7 @@ def _refuse_second(document: WrittenDocument, path: str, line: int, value: objec
 
 def _decides_somewhere(document: WrittenDocument, name: str, value: object) -> bool:
     """Return whether a key of this name, in whatever section, is read or may decide a layout."""
-    bound = {key.rpartition(".")[2] for key in document.table.keys.values()}
+    bound = {key.rpartition(".")[2] for key in document.table.read}
     return name in bound or "layers" in name or bool(may_decide(name, value))
 
 
@@ -368,3 +377,103 @@ def _shown(value: object) -> str:
 
 def _stop(file: LaunchFile, sentence: str, line: int | None = None) -> NoReturn:
     raise SpecError([Problem(sentence, "$", file.name, line)])
+
+
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEdit:
+    """A value that a key is to have; ``removed`` where it is to have none."""
+
+    path: str
+    value: Any
+    removed: bool = False
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[KeyEdit]:
+    """Yield the values in which the document ``after`` differs from ``before``, the nested ones by path.
+
+    >>> old, new = {"zero": {"stage": 1, "offload": {"device": "cpu"}}}, {"zero": {"stage": 3}}
+    >>> [(edit.path, edit.value, edit.removed) for edit in changed_keys(old, new)]
+    [('zero.stage', 3, False), ('zero.offload', None, True)]
+    """
+    return _changed(before, after, "")
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[KeyEdit]:
+    for key, value in after.items():
+        old = before.get(key, _ABSENT)
+        if isinstance(value, Mapping) and value:
+            yield from _changed(old if isinstance(old, Mapping) else {}, value, f"{prefix}{key}.")
+        elif old != value:
+            yield KeyEdit(f"{prefix}{key}", value)
+    for key in before:
+        if key not in after:
+            yield KeyEdit(f"{prefix}{key}", None, removed=True)
+
+
+def key_edits(entries: Values, wanted: Iterable[KeyEdit]) -> Iterator[FileEdit]:
+    """Yield the edits of a file with ``entries`` that give its keys the ``wanted`` values."""
+    for edit in wanted:
+        written = entries.get(edit.path)
+        name = written.words.partition(":")[0] if written else edit.path.rpartition(".")[2]
+        if edit.removed:
+            if written is not None:
+                yield FileEdit(written.words, "", written.line, edit.path)
+        elif written is None:
+            yield FileEdit("", f"{name}: {_text(edit.value)}", None, edit.path)
+        elif written.value != edit.value or isinstance(written.value, bool) != isinstance(edit.value, bool):
+            yield FileEdit(written.words, f"{name}: {_text(edit.value)}", written.line, edit.path)
+
+
+def layout_edits(
+    table: Interface, entries: Values, document: Mapping[str, Any], usual: Mapping[str, str]
+) -> tuple[FileEdit, ...]:
+    """Return the edits that make a layout, but those that are ``usual`` or of the case of a name."""
+    added = {f"{table.keys[name].rpartition('.')[2]}: {value}" for name, value in usual.items()}
+    edits = key_edits(entries, changed_keys({}, document))
+    return tuple(edit for edit in edits if not _idle(edit, entries.get(edit.path), added))
+
+
+def _idle(edit: FileEdit, written: Written | None, added: set[str]) -> bool:
+    if written is None:
+        return edit.after in added
+    return isinstance(written.value, str) and edit.after.lower().endswith(f'"{written.value.lower()}"')
+
+
+def _text(value: object) -> str:
+    """Return a value as JSON and YAML have it."""
+    return json.dumps(value, ensure_ascii=True)
+
+
+def edited_values(entries: Values, edits: Iterable[FileEdit]) -> dict[str, Any]:
+    """Return the values of a file after ``edits``, nested by key, as a program would hold them."""
+    values = {
+        path: written.value for path, written in entries.items() if not _is_section(path, written, entries)
+    }
+    for edit in edits:
+        if edit.path and not edit.after:
+            values_left = {
+                path: value for path, value in values.items() if not f"{path}.".startswith(f"{edit.path}.")
+            }
+            values = values_left
+        elif edit.path:
+            values[edit.path] = json.loads(edit.after.partition(": ")[2])
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        place = nested
+        for parent in parents:
+            inner = place.get(parent)
+            place[parent] = inner if isinstance(inner, dict) else {}
+            place = place[parent]
+        place[name] = value
+    return nested
+
+
+def _is_section(path: str, written: Written, entries: Values) -> bool:
+    """Return whether a path is one of a mapping with keys, which have paths of their own."""
+    if written.value is not None or written.words[-1:] != ":":
+        return False
+    return any(other.startswith(f"{path}.") for other in entries)

@@ -2,7 +2,7 @@
 
 Read are the actions and functions that charts of engines use; any other one raises ``TemplateError``, so that
 a chart is read as Helm renders it or not at all. Nothing is executed. Sources: Go 1.22 text/template; Helm
-3.15 docs/chart_template_guide; Sprig 3.2 (functions in ``chart_functions``).
+3.15 docs/chart_template_guide; Sprig 3.2 (functions in ``helm_charts``).
 """
 
 from __future__ import annotations

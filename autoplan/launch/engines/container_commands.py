@@ -40,15 +40,55 @@ from autoplan.launch.engines.ray_engines import (
     ray_environment,
 )
 from autoplan.launch.job_manifests import (
+    Nodes,
     config_files,
     environment_of,
     items_of,
     line_of,
     mapping_of,
     scalar_of,
+    yaml_roots,
 )
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
+
+
+def _at(values: Nodes, path: str) -> yaml.Node | None:
+    """Return what stands at a dotted path."""
+    *parents, key = path.split(".")
+    for parent in parents:
+        values = mapping_of(values.get(parent))
+    return values.get(key)
+
+
+def _of_tables(values: Nodes) -> Iterator[ServedContainer]:
+    """Yield the engines of vLLM whose model, options and copies stand where a table of charts says."""
+    for row in CHARTS["engines"]:
+        if all(scalar_of(_at(values, path)) == text for path, text in row["where"].items()):
+            for item in items_of(_at(values, row["each"])) if "each" in row else [None]:
+                yield from _of_row(row, values, mapping_of(item))
+
+
+def _of_row(row: Mapping[str, Any], values: Nodes, item: Nodes) -> Iterator[ServedContainer]:
+    def at(name: str) -> yaml.Node | None:
+        path = row.get(name, "")
+        return _at(item, path[1:]) if path.startswith(".") else _at(values, path) if path else None
+
+    model = at("model")
+    if model is None:
+        return
+    sections = [
+        _at(item, path[1:]) if path[0] == "." else _at(values, path) for path in row.get("options", ())
+    ]
+    stated = {key: node for section in sections for key, node in mapping_of(section).items()}
+    words = stated.get("extraArgs") or at("words")
+    tokens = [*start_words("vllm", model, prefix=row.get("prefix", "")), *key_words(at("keys"))]
+    tokens += option_words("vllm", CHARTS["production_stack"], stated)
+    tokens += tokens_of(words) if words is not None else []
+    transfers = {name: ours for ours, name in TABLES["vllm"].data["roles"].items()}
+    role = {**transfers, **{name: name for name in ROLES}}.get(scalar_of(at("role")) or "")
+    yield served(tokens, Around(counted(at("copies")) or 1, counted(at("devices")), role), {})
+
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Images whose entry point is the engine's server, and the words for it.
@@ -95,11 +135,9 @@ def _has_arguments(text: str) -> bool:
 
 
 def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
-    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML.
-
-    ``outside`` are variables that the user sets.
-    """
-    roots = _roots(text, name)
+    """Return the containers that serve; raises SpecError for no YAML. The user sets ``outside``."""
+    hint = ": it is a template of Helm, so give its values or what `helm template` prints"
+    roots = yaml_roots(text, name, hint if _TEMPLATE.search(text) else "")
     _join_runtimes(roots)
     documents = {key: value for root in roots for key, value in config_files(root)}
     around = Around(outside=outside)
@@ -150,20 +188,6 @@ def _serves(container: ServedContainer) -> bool:
     return _SERVING.search(" ".join(token.text for token in container.tokens)) is not None
 
 
-def _roots(text: str, name: str) -> list[yaml.Node]:
-    try:
-        nodes = list(yaml.compose_all(text, Loader=_LOADER))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        hint = ": it is a template of Helm, so give its values or what `helm template` prints"
-        said = hint if _TEMPLATE.search(text) else f": {str(error).splitlines()[0][:120]}"
-        problem = Problem(f"it is no YAML{said}", "$", name, mark.line + 1 if mark else None)
-        raise SpecError([problem]) from error
-    except RecursionError as error:
-        raise SpecError([Problem("nested too deeply", "$", name)]) from error
-    return [node for node in nodes if isinstance(node, yaml.MappingNode)]
-
-
 def _containers(node: yaml.Node, around: Around, depth: int) -> Iterator[ServedContainer]:
     """Yield the containers at and below ``node``."""
     if depth > _DEEPEST:
@@ -189,7 +213,7 @@ def _containers(node: yaml.Node, around: Around, depth: int) -> Iterator[ServedC
             yield from _containers(inner, below, depth + 1)
 
 
-def _narrowed(values: Mapping[str, yaml.Node], around: Around) -> Around:
+def _narrowed(values: Nodes, around: Around) -> Around:
     """Return what is said around the values of a mapping, with what they say themselves."""
     spec = mapping_of(values.get("spec")) or mapping_of(values.get("deploy"))
     nodes = [place[key] for place in (values, spec) for key in CHARTS["copies"] if key in place]
@@ -207,7 +231,7 @@ def _narrowed(values: Mapping[str, yaml.Node], around: Around) -> Around:
     return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
 
 
-def _labelled_roles(values: Mapping[str, yaml.Node]) -> Iterator[str | None]:
+def _labelled_roles(values: Nodes) -> Iterator[str | None]:
     """Yield what labels and annotations of a pod say of a role, such as ``llm-d.ai/role: prefill``."""
     metadata = mapping_of(values.get("metadata"))
     for section in ("labels", "annotations"):
@@ -216,7 +240,7 @@ def _labelled_roles(values: Mapping[str, yaml.Node]) -> Iterator[str | None]:
                 yield scalar_of(node)
 
 
-def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
+def _device_count(values: Nodes) -> int | None:
     """Return the devices that the resources of a container, or of a component, name."""
     resources = mapping_of(values.get("resources"))
     for part in ("limits", "requests"):
@@ -227,7 +251,7 @@ def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
     return None
 
 
-def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContainer | None:
+def _container(values: Nodes, around: Around) -> ServedContainer | None:
     """Return the container that a mapping is; None where it starts nothing."""
     image = scalar_of(values.get("image")) or ""
     before = next((values[key] for key in CHARTS["command"] if key in values and key != "command"), None)
@@ -252,10 +276,7 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
 
 
 def _takes_engine_words(tokens: Sequence[Token], *, named: bool) -> bool:
-    """Return whether arguments alone are those of vLLM's server: the model and its tensor degree.
-
-    Where the image is ``named`` after it, the model is enough.
-    """
+    """Return whether arguments are vLLM's: model and tensor degree, of a ``named`` image the model."""
     names = {token.text.partition("=")[0] for token in tokens}
     return {TABLES["vllm"].keys[name] for name in (("model",) if named else ("model", "tp"))} <= names
 
@@ -279,43 +300,19 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
 def chart_engines(root: yaml.Node, environment: Mapping[str, str] | None) -> Iterator[ServedContainer]:
     """Yield the engines that values of a chart start; ``environment`` is that of Ray's workers."""
     values = mapping_of(root)
-    engine = mapping_of(values.get("servingEngineSpec"))
-    models = engine.get("modelSpec")
-    for item in models.value if isinstance(models, yaml.SequenceNode) else ():
-        yield from _production_stack(mapping_of(item))
     model = mapping_of(values.get("model"))
     for program in ("vllm", "sglang"):
         section = mapping_of(values.get(program))
         if "serverArgs" in section and model:
             yield _gpu_recipe(program, model, section)
-    yield from _llm_d(values)
-    yield from _llm_d_sample(values)
-    yield from _kubeai(values)
-    yield from _kserve(values)
-    yield from _vllm_runtime(values)
-    yield from _srt_slurm(values)
+    for engines in (_of_tables, _llm_d, _llm_d_sample, _kserve, _srt_slurm):
+        yield from engines(values)
     yield from ray_engines(values, environment)
-    yield from _options_in_config_map(values)
-    yield from _model_booster(values)
-    yield from _further_words(values)
-    yield from _spark_recipe(values)
+    for engines in (_options_in_config_map, _further_words, _spark_recipe):
+        yield from engines(values)
 
 
-def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the pools of a ModelBooster of Kthena, whose workers have the arguments of vLLM as keys."""
-    backend = mapping_of(mapping_of(values.get("spec")).get("backend"))
-    model = backend.get("modelURI")
-    if scalar_of(values.get("kind")) != "ModelBooster" or model is None:
-        return
-    for item in items_of(backend.get("workers")):
-        worker = mapping_of(item)
-        tokens = [*start_words("vllm", model, prefix="hf://"), *key_words(worker.get("config"))]
-        role = scalar_of(worker.get("type"))
-        copies = counted(worker.get("replicas")) or 1
-        yield served(tokens, Around(copies, None, role if role in ROLES else None), {})
-
-
-def _spark_recipe(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _spark_recipe(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the engine of a recipe of spark-vllm-docker, whose defaults fill ``{name}`` in its command.
 
     Source: eugr/spark-vllm-docker ``run-recipe.py``, which calls ``str.format`` with the defaults.
@@ -329,11 +326,11 @@ def _spark_recipe(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     yield served([Token(text, line_of(command), split=True)], Around(), environment_of(values.get("env")))
 
 
-def _is_recipe(values: Mapping[str, yaml.Node]) -> bool:
+def _is_recipe(values: Nodes) -> bool:
     return {"recipe_version", "command"} <= values.keys()
 
 
-def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _further_words(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the engine of a section ``vllm`` of OPEA's charts, with further arguments (GenAIInfra 1.4)."""
     section = mapping_of(values.get("vllm"))
     further, model = section.get(CHARTS["opea_arguments"]), section.get(CHARTS["opea_model"])
@@ -343,7 +340,7 @@ def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]
         yield served([*tokens, *tokens_of(further)], Around(), {})
 
 
-def _options_in_config_map(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _options_in_config_map(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the engine whose arguments are a section ``vllm`` of a ConfigMap's file (KAITO 0.6)."""
     held = mapping_of(values.get("data")) if scalar_of(values.get("kind")) == "ConfigMap" else {}
     for node in held.values():
@@ -355,40 +352,7 @@ def _options_in_config_map(values: Mapping[str, yaml.Node]) -> Iterator[ServedCo
             yield served(words, Around(), {})
 
 
-def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the engine of one model of vllm-project/production-stack."""
-    url = model.get("modelURL")
-    if url is None:
-        return
-    config = mapping_of(model.get("vllmConfig"))
-    tokens = start_words("vllm", url)
-    tokens += option_words("vllm", CHARTS["production_stack"], config)
-    tokens += tokens_of(config["extraArgs"]) if "extraArgs" in config else []
-    transfer = scalar_of(mapping_of(model.get("lmcacheConfig")).get("kvRole"))
-    role = next((ours for ours, name in TABLES["vllm"].data["roles"].items() if name == transfer), None)
-    replicas = counted(model.get("replicaCount")) or 1
-    yield served(tokens, Around(replicas, counted(model.get("requestGPU")), role), {})
-
-
-def _vllm_runtime(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the engine of a VLLMRuntime of production-stack's operator."""
-    spec = mapping_of(values.get("spec"))
-    model = mapping_of(spec.get("model"))
-    if scalar_of(values.get("kind")) != "VLLMRuntime" or "modelURL" not in model:
-        return
-    stated = {**model, **mapping_of(spec.get("vllmConfig"))}
-    tokens = [
-        *start_words("vllm", model["modelURL"]),
-        *option_words("vllm", CHARTS["production_stack"], stated),
-    ]
-    tokens += tokens_of(stated["extraArgs"]) if "extraArgs" in stated else []
-    replicas = counted(mapping_of(spec.get("deploymentConfig")).get("replicas")) or 1
-    yield served(tokens, Around(replicas), {})
-
-
-def _gpu_recipe(
-    program: str, model: Mapping[str, yaml.Node], section: Mapping[str, yaml.Node]
-) -> ServedContainer:
+def _gpu_recipe(program: str, model: Nodes, section: Nodes) -> ServedContainer:
     """Return the engine of a serving recipe of gpu-recipes."""
     tokens = start_words(program, model["name"]) if "name" in model else []
     tokens += option_words(program, CHARTS["gpu_recipes"], model)
@@ -400,7 +364,7 @@ def _gpu_recipe(
     return served(tokens, Around(counted(section.get("replicaCount")) or 1), {})
 
 
-def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _llm_d(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the pools of a chart of llm-d, whose command adds model and degrees."""
     artifacts = mapping_of(values.get("modelArtifacts"))
     name = artifacts.get("name") or artifacts.get("uri")
@@ -418,7 +382,7 @@ def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
                 yield served(tokens, Around(counted(section.get("replicas")) or 1, None, role), {})
 
 
-def _llm_d_sample(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _llm_d_sample(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the pools of the sample application of llm-d's first chart (llm-d-deployer 1.0)."""
     sample = mapping_of(values.get("sampleApplication"))
     model = mapping_of(sample.get("model")).get("modelArtifactURI")
@@ -434,21 +398,7 @@ def _llm_d_sample(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
         yield served(tokens, Around(counted(copies) or 1, None, pool), {})
 
 
-def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the engine of a Model of KubeAI, whose replicas are those of its load."""
-    spec = mapping_of(values.get("spec"))
-    if (
-        scalar_of(values.get("kind")) != "Model"
-        or scalar_of(spec.get("engine")) != "VLLM"
-        or "url" not in spec
-    ):
-        return
-    tokens = start_words("vllm", spec["url"], prefix="hf://")
-    tokens += list(tokens_of(spec["args"])) if "args" in spec else []
-    yield served(tokens, Around(counted(spec.get("replicas")) or 1), {})
-
-
-def _kserve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _kserve(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the pools of an LLMInferenceService of KServe, whose template starts vLLM with the model."""
     spec = mapping_of(values.get("spec"))
     model = mapping_of(spec.get("model")).get("uri")
@@ -479,7 +429,7 @@ def _further_arguments(environment: yaml.Node | None) -> Iterator[Token]:
             yield from (Token(word, line) for word in shlex.split(scalar_of(pair["value"]) or ""))
 
 
-def _srt_slurm(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def _srt_slurm(values: Nodes) -> Iterator[ServedContainer]:
     """Yield the pools of a recipe of srt-slurm, whose options are those of its backend."""
     backend, resources = mapping_of(values.get("backend")), mapping_of(values.get("resources"))
     for section, program in CHARTS["srt_slurm_backends"].items():

@@ -12,7 +12,7 @@ from typing import Final
 import yaml
 
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.job_manifests import line_of, scalar_of
+from autoplan.launch.job_manifests import Nodes, line_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import SHELLS
 from autoplan.launch.scripts.shell_reader import read_script
@@ -44,10 +44,7 @@ ROLES: Final = frozenset(ROLES_IN_ORDER)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word of a command with its line; that to ``split`` is read as a shell reads it.
-
-    A word that a shell has read is ``unknown`` where its value is.
-    """
+    """A word of a command; a shell reads that to ``split``, and has read one that is ``unknown``."""
 
     text: str
     line: int
@@ -278,7 +275,7 @@ def _published(name: str) -> str:
     return image[1] if image else re.sub(r"^pvc://[^/]+/", "", name)
 
 
-def option_words(program: str, names: Mapping[str, str], values: Mapping[str, yaml.Node]) -> list[Token]:
+def option_words(program: str, names: Mapping[str, str], values: Nodes) -> list[Token]:
     """Return values of a chart as arguments of an engine."""
     tokens: list[Token] = []
     for key, binding in names.items():

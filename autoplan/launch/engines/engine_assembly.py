@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from autoplan.catalog import checkpoint_model, load_entry
+from autoplan.catalog import checkpoint_model
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import LayoutError, Problem, SpecError
-from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.configuration import Fields, LaunchFile, Values, Written
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, note_unpriced, refuse_undecided
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_v0_values, vllm_values
 from autoplan.launch.engines.serve_commands import ServeCommand, names_others
 from autoplan.launch.engines.served_run import EngineConfiguration, format_named
-from autoplan.launch.known_models import other_architecture
+from autoplan.launch.known_models import model_entry, other_architecture
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
-_READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
+_READERS: Final[Mapping[str, Callable[..., Fields]]] = {
     "vllm": vllm_values,
     "vllm-v0": vllm_v0_values,
     "vllm-rocm": vllm_v0_values,
@@ -53,7 +53,7 @@ class _StartedEngine:
     """What one command starts."""
 
     layout: EngineLayout
-    values: Mapping[str, Written]
+    values: Values
     line: int
     role: str | None
     model: str | None
@@ -75,10 +75,7 @@ def configured(
     notes: Sequence[str],
     hints: Sequence[Problem] = (),
 ) -> EngineConfiguration:
-    """Return the configuration of ``commands`` of an engine, a name and a version.
-
-    Raises SpecError with all problems; ``hints`` are added to them.
-    """
+    """Return the configuration of ``commands`` of an engine; raises SpecError, with ``hints`` added."""
     name, version = engine
     leading = [one for one in commands if not _follows(one.given)]
     engines = [_engine(name, one) for one in leading or commands]
@@ -128,11 +125,7 @@ def _search_of(engines: Sequence[_StartedEngine]) -> dict[str, Any]:
 
 
 def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tuple[str, ...]:
-    """Return the fields of a layout that stay open.
-
-    The format of the weights where a checkpoint's name does not say it; of a file of options without a
-    model also the degrees that it lacks, which the command beside it has.
-    """
+    """Return the fields that stay open: weights, and those of a file of options that its command has."""
     values = engine.values
     opened = [] if "weights" in values else ["weights"]
     opened += sorted({name for one in commands for name in one.given.opened})
@@ -169,22 +162,20 @@ def _refuse_other_devices(
     raise SpecError([Problem(sentence, "devices", file.name, first.line), *hints])
 
 
-def _refuse_uneven(
-    layout: EngineLayout, spec: ModelSpec, arguments: GivenArguments, values: Mapping[str, Written]
-) -> None:
+def _refuse_uneven(layout: EngineLayout, spec: ModelSpec, arguments: GivenArguments, values: Values) -> None:
     """Refuse degrees that do not divide the heads, and more stages than layers."""
-    tp, pp = values.get("tp"), values.get("pp")
-    if spec.heads % layout.tp:
-        words = tp.words if tp else "tp"
-        arguments.refuse(
-            f"{layout.tp} does not divide the {spec.heads} attention heads", words, tp.line if tp else None
-        )
-    if layout.pp > spec.layers:
-        words = pp.words if pp else "pp"
-        arguments.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
+    uneven = f"{layout.tp} does not divide the {spec.heads} attention heads"
+    missing = f"{layout.pp} stages of {spec.layers} layers"
+    for name, wrong, sentence in (
+        ("tp", spec.heads % layout.tp, uneven),
+        ("pp", layout.pp > spec.layers, missing),
+    ):
+        if wrong:
+            stated = values.get(name) or Written(None, None, name)
+            arguments.refuse(sentence, stated.words, stated.line)
 
 
-def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Mapping[str, Written]) -> None:
+def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Values) -> None:
     """Refuse an engine of one node with more devices than its environment shows it, or its container has."""
     taken, shown = layout.devices_per_engine, "CUDA_VISIBLE_DEVICES shows"
     seen = one.command.visible
@@ -205,8 +196,8 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     note_unpriced(arguments)
     checkpoint = _checkpoint(arguments)
     model = checkpoint_model(checkpoint.value) if checkpoint else None
-    spec = load_entry("model", model) if model else None
-    experts = spec.moe is not None if isinstance(spec, ModelSpec) else None
+    spec = model_entry(model)
+    experts = spec.moe is not None if spec is not None else None
     values = _READERS[name](arguments, experts=experts)
     if checkpoint is not None:
         values["checkpoint"] = checkpoint
@@ -222,7 +213,7 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     line = one.command.line
     _consistent(layout, arguments, line)
     _refuse_hidden(layout, one, values)
-    if isinstance(spec, ModelSpec):
+    if spec is not None:
         _refuse_uneven(layout, spec, arguments, values)
     role = values.get("role")
     named = role.value if role else one.command.role
@@ -246,7 +237,7 @@ def _checkpoint(arguments: GivenArguments) -> Written | None:
     return None
 
 
-def _weights(values: dict[str, Written], checkpoint: str | None, model: str | None) -> dict[str, Written]:
+def _weights(values: Fields, checkpoint: str | None, model: str | None) -> Fields:
     """Return the format of the weights: that of an argument, of the checkpoint, or of activations."""
     dtype = values.pop("dtype", None)
     named = format_named(checkpoint) if checkpoint else None
@@ -313,16 +304,17 @@ def _refuse_other_architectures(file: LaunchFile, checkpoint: Written | None, mo
 
 def _of_the_model(checkpoint: Written | None, model: str | None, engine: _StartedEngine) -> list[str]:
     """Return what is to be said of the checkpoint."""
-    stated = []
-    if checkpoint is not None and model is None:
-        stated.append(f"{checkpoint.value} is not in the catalogue: give the model of the job")
-    if "weights" not in engine.values:
-        stated.append("weights have the format of the checkpoint, which its name does not say: left open")
-    elif engine.values["weights"].default:
-        stated.append(f"weights={engine.layout.weights} is the format of the checkpoint")
-    if engine.role is not None:
-        stated.append(f"engines are of the pool for {engine.role}")
-    return stated
+    missing = "weights have the format of the checkpoint, which its name does not say: left open"
+    weights = engine.values.get("weights", Written(None))
+    unlisted = checkpoint is not None and model is None
+    name = checkpoint.value if checkpoint is not None else ""
+    stated = {
+        f"{name} is not in the catalogue: give the model of the job": unlisted,
+        missing: "weights" not in engine.values,
+        f"weights={engine.layout.weights} is the format of the checkpoint": weights.default,
+        f"engines are of the pool for {engine.role}": engine.role is not None,
+    }
+    return [sentence for sentence, holds in stated.items() if holds]
 
 
 def _job(

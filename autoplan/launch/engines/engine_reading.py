@@ -14,15 +14,14 @@ from typing import Any, Final
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.deciding_names import fields_named, may_decide
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
+from autoplan.launch.configuration import Fields, LaunchFile, Values, Written
+from autoplan.launch.engines.arguments.engine_settings import argument_list, listed_versions
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
 from autoplan.launch.engines.container_words import ServedContainer
 from autoplan.launch.engines.engine_assembly import OF_OPTIONS, CommandValues, configured
-from autoplan.launch.engines.python_commands import python_script, starts_engine
-from autoplan.launch.engines.ray_engines import is_ray_program, program_engines
+from autoplan.launch.engines.ray_engines import is_ray_program, program_engines, python_script, starts_engine
 from autoplan.launch.engines.serve_commands import (
     ENGINES,
     PROGRAM_OF,
@@ -363,7 +362,7 @@ def keys_of(text: str, name: str) -> tuple[Mapping[str, Any], Callable[[str], in
     return document.value, lambda key: document.line([key])
 
 
-def document_of(text: str, name: str) -> tuple[dict[str, Written], list[Problem], list[str]]:
+def document_of(text: str, name: str) -> tuple[Fields, list[Problem], list[str]]:
     """Return the values of TensorRT-LLM's file by path, the problems of its keys, and notes."""
     document = parse_yaml(text, name=name)
     if not isinstance(document.value, dict):
@@ -388,9 +387,9 @@ def document_of(text: str, name: str) -> tuple[dict[str, Written], list[Problem]
     return _present(entries), problems, notes
 
 
-def _present(entries: Mapping[str, Written]) -> dict[str, Written]:
+def _present(entries: Values) -> Fields:
     """Return values with the keys of earlier versions as the present ones, which come first."""
-    present: dict[str, Written] = {}
+    present: Fields = {}
     for path, written in entries.items():
         section, _, inner = path.partition(".")
         own = inner if section in _TABLE["earlier_sections"] else path

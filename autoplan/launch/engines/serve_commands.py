@@ -1,19 +1,79 @@
-"""Serve commands in a script, recognised by their programs; and the version that a file says."""
+"""Serve commands in a script, recognised by their programs; and the version that a file says.
+
+``swift deploy`` of ms-swift has names of its own for arguments of vLLM: modelscope/ms-swift 3602360
+``swift/llm/argument/base_args/vllm_args`` (``vllm_`` before the engine's names since 3.8).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
 from autoplan.errors import UnsupportedError
-from autoplan.launch.engines.arguments.argument_list import listed_versions
-from autoplan.launch.engines.swift_commands import swift_words
+from autoplan.launch.bindings.deciding_names import fields_named
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.engines.arguments.engine_settings import listed_versions
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.training_command import SHOWING, visible_devices
+
+_DEPLOY: Final = interface("ms-swift").data["deploy"]
+_MODEL: Final[str] = _DEPLOY["model"]
+_BACKEND: Final[str] = _DEPLOY["backend"]
+_OURS: Final[str] = _DEPLOY["before"]
+#: Names of versions before 3.8, which are the engine's own.
+_EARLIER: Final = frozenset(f"--{name}" for name in _DEPLOY["earlier"])
+
+
+def swift_words(words: Sequence[Word]) -> tuple[Word, ...] | None:
+    """Return the arguments of vLLM that ``swift deploy`` starts; None for another command or backend.
+
+    >>> line = "swift deploy --model Qwen/Qwen3-8B --infer_backend vllm --vllm_tensor_parallel_size 2"
+    >>> [word.text for word in swift_words([Word(text, 1) for text in line.split()])]
+    ['Qwen/Qwen3-8B', '--tensor-parallel-size', '2']
+    """
+    at = next((i for i, w in enumerate(words[:-1]) if _program(w) and words[i + 1].text == "deploy"), None)
+    if at is None:
+        return None
+    options = list(_options(words[at + 2 :]))
+    backends = [value for flag, value in options if flag.text == _BACKEND]
+    if not backends or backends[-1] is None or backends[-1].text != "vllm":
+        return None
+    models = [value for flag, value in options if flag.text == _MODEL and value is not None]
+    kept = [word for flag, value in options for word in _renamed(flag, value)]
+    return (*models[:1], *kept)
+
+
+def _program(word: Word) -> bool:
+    return word.text.rsplit("/", 1)[-1] == "swift"
+
+
+def _options(words: Sequence[Word]) -> list[tuple[Word, Word | None]]:
+    found: list[tuple[Word, Word | None]] = []
+    for at, word in enumerate(words):
+        if word.text.startswith("--"):
+            name, equals, value = word.text.partition("=")
+            behind = (
+                words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
+            )
+            found.append((replace(word, text=name), replace(word, text=value) if equals else behind))
+    return found
+
+
+def _renamed(flag: Word, value: Word | None) -> list[Word]:
+    """Return an argument as vLLM calls it; nothing for those of ms-swift that decide no engine."""
+    name = flag.text
+    if name in {_MODEL, _BACKEND} or not (name.startswith(_OURS) or name in _EARLIER or fields_named(name)):
+        return []
+    text = "" if value is None else value.text.lower()
+    if text == "false":
+        return []
+    renamed = replace(flag, text=f"--{name.removeprefix(_OURS).removeprefix('--').replace('_', '-')}")
+    return [renamed] if value is None or text == "true" else [renamed, value]
+
 
 ENGINES: Final = ("vllm", "sglang", "tensorrt-llm")
 #: Engines of the catalogue by the program that starts them, where it is not named alike.
@@ -28,39 +88,7 @@ _TRTLLM: Final = "trtllm-serve"
 #: Commands of trtllm-serve that serve no model.
 _OTHERS: Final = frozenset({"disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve"})
 #: Programs that start others, besides Python and those that serve.
-_STARTERS: Final = frozenset(
-    (
-        "vllm",
-        "sglang",
-        "trtllm-serve",
-        "trtllm-llmapi-launch",
-        "nohup",
-        "exec",
-        "env",
-        "time",
-        "timeout",
-        "numactl",
-        "taskset",
-        "setsid",
-        "stdbuf",
-        "sudo",
-        "srun",
-        "mpirun",
-        "mpiexec",
-        "docker",
-        "podman",
-        "singularity",
-        "apptainer",
-        "enroot",
-        "uv",
-        "uvx",
-        "nsys",
-        "kubectl",
-        "ssh",
-        "bash",
-        "sh",
-    )
-)
+_STARTERS: Final = frozenset(interface("names").data["starters"])
 #: Image whose entry point takes the arguments of the engine.
 _IMAGE: Final = re.compile(r"(?:[\w.:-]+/)*vllm-openai(?:[:@][\w.:-]+)?")
 _SIGNS: Final = re.compile(
@@ -77,17 +105,7 @@ _SEVERAL: Final = re.compile(
 )
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {
-    "vllm": re.compile(
-        r"(?:\bvllm(?:==|@)|(?<!lmcache/)vllm-openai(?::|[\"']?\s*\n\s*tag:\s*[\"']?)"
-        r"|\bfor vLLM (?:on ROCm )?(?:\(V0 engine\) )?)"
-        r"v?(\d+\.\d+(?:\.\d+)?(?:\.?post\d+)?)"
-    ),
-    "sglang": re.compile(
-        r"(?:\bsglang(?:==|@)|lmsysorg/sglang:|\bfor SGLang )v?(\d+\.\d+\.\d+(?:\.?post\d+)?)"
-    ),
-    "tensorrt-llm": re.compile(
-        r"(?:tensorrt[-_]llm(?:==|@)|tensorrt-llm/release:|\bfor TensorRT-LLM )v?(\d+\.\d+(?:\.\d+)?)"
-    ),
+    engine: re.compile(pattern) for engine, pattern in interface("names").data["versions"].items()
 }
 
 
@@ -126,11 +144,7 @@ def serves(text: str) -> bool:
 
 
 def serve_commands(script: Script) -> list[ServeCommand]:
-    """Return the commands of a script that serve, in order.
-
-    A program that is not known may only write down the words that it gets: those behind one count where no
-    other command serves.
-    """
+    """Return the commands that serve, in order; those of unknown programs where no other one does."""
     commands = list(_commands(script))
     started = [command for command, recognised in commands if recognised]
     return started or [command for command, _ in commands]
@@ -139,19 +153,17 @@ def serve_commands(script: Script) -> list[ServeCommand]:
 def _commands(script: Script) -> Iterator[tuple[ServeCommand, bool]]:
     """Yield the commands that serve, and whether what starts them is known."""
     for command in script.commands:
-        shown = not command.words or command.words[0].text in SHOWING
-        place = None if shown else _place(command.words)
-        swift = None if shown else swift_words(command.words)
-        if swift is not None:
-            seen = visible_devices({}, command)
-            yield ServeCommand("vllm", swift, command.line, command.doubt, visible=seen), True
-        elif place is not None:
-            engine, start = place
-            first = command.words[0].text.rsplit("/", 1)[-1]
-            recognised = first in _STARTERS or first.startswith("python")
-            words, shown_devices = tuple(command.words[start:]), visible_devices({}, command)
-            made = ServeCommand(engine, words, command.line, command.doubt, visible=shown_devices)
-            yield made, recognised
+        if not command.words or command.words[0].text in SHOWING:
+            continue
+        place, swift = _place(command.words), swift_words(command.words)
+        seen = visible_devices({}, command)
+        first = command.words[0].text.rsplit("/", 1)[-1]
+        engine, words = ("vllm", swift) if swift is not None else ("", ())
+        if swift is None and place is not None:
+            engine, words = place[0], tuple(command.words[place[1] :])
+        if engine:
+            recognised = swift is not None or first in _STARTERS or first.startswith("python")
+            yield ServeCommand(engine, words, command.line, command.doubt, visible=seen), recognised
 
 
 def _place(words: Sequence[Word]) -> tuple[str, int] | None:
@@ -196,11 +208,7 @@ def listed_version(engines: Sequence[str], version: str) -> tuple[str, str]:
     """
     versions = [(engine, name) for engine in engines for name in listed_versions(engine)]
     version = version.removeprefix("v")
-    same = [
-        (engine, name)
-        for engine, name in versions
-        if version == name or version.startswith((f"{name}.", f"{name}post"))
-    ]
+    same = [x for x in versions if version == x[1] or version.startswith((f"{x[1]}.", f"{x[1]}post"))]
     if not same:
         names = ", ".join(name for _, name in sorted(versions, key=lambda pair: _order(pair[1])))
         raise UnsupportedError(

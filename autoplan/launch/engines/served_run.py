@@ -12,13 +12,16 @@ from typing import Any, Final
 
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import UnsupportedError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import LaunchFile, Values
-from autoplan.launch.engines.arguments.argument_list import ArgumentList, argument_list, written_as
 from autoplan.launch.engines.arguments.engine_settings import (
+    ArgumentList,
     EngineSettings,
     InexpressibleEngineError,
     PoolRole,
     WrittenArguments,
+    argument_list,
+    written_as,
 )
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_options
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_options
@@ -134,10 +137,7 @@ def admitted_requests(job: ServingJob) -> str:
 
 
 def written_arguments(run: ServedRun, group: EngineGroupToServe) -> tuple[EngineSettings, WrittenArguments]:
-    """Return the settings of one engine of a group, and its arguments.
-
-    Raises InexpressibleEngineError for what the engine cannot express.
-    """
+    """Return settings and arguments of one engine; raises InexpressibleEngineError for what it has not."""
     settings = _settings(run, group)
     written = WrittenArguments(run.known, group.layout)
     _WRITERS[run.known.engine](settings, written)
@@ -213,18 +213,7 @@ def _draft(run: ServedRun) -> str | None:
 #: Formats that an engine makes of 16-bit weights while loading.
 CONVERTED: Final = frozenset({"fp8", "fp8-block"})
 #: Parts of names that say a format, the more exact ones first.
-_FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
-    ("nvfp4", "nvfp4"),
-    ("mxfp4", "mxfp4"),
-    ("fp4", "nvfp4"),
-    ("fp8[-_]?block", "fp8-block"),
-    ("fp8", "fp8"),
-    ("w8a8|int8", "int8"),
-    ("awq", "int4-awq"),
-    ("gptq|w4a16", "int4-gptq"),
-    ("bf16", "bf16"),
-    ("fp16", "fp16"),
-)
+_FORMATS: Final[Mapping[str, WeightFormat]] = interface("names").data["formats"]
 #: Publishers whose checkpoints in fp8 have scales of blocks of 128 x 128 (their config.json).
 _BLOCKS: Final = frozenset({"qwen", "deepseek-ai", "zai-org", "moonshotai"})
 
@@ -253,7 +242,7 @@ def format_named(checkpoint: str) -> WeightFormat | None:
     ['nvfp4', 'fp8-block', None]
     """
     publisher, _, name = checkpoint.lower().rpartition("/")
-    for part, written in _FORMATS:
+    for part, written in _FORMATS.items():
         if re.search(rf"(?:^|[-_.])(?:{part})(?:[-_.]|$)", name):
             return "fp8-block" if written == "fp8" and publisher in _BLOCKS else written
     return None

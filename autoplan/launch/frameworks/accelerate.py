@@ -12,13 +12,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
-import yaml
-
-from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.bindings.written_document import read_yaml
-from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
-from autoplan.launch.configuration import FileEdit, LaunchFile, Written
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.bindings.interface import argument_words, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import KeyEdit, changed_keys, key_edits, read_yaml
+from autoplan.launch.configuration import FileEdit, LaunchFile, Values
+from autoplan.launch.emitted_text import yaml_file
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.accelerate_values import (
     ACCELERATE,
     is_accelerate,
@@ -26,16 +24,8 @@ from autoplan.launch.frameworks.accelerate_values import (
     read_accelerate,
 )
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
-from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
-from autoplan.launch.frameworks.megatron.emitted_arguments import dropout_rate
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    refuse_order,
-    refuse_software,
-    stack_note,
-    without_pipeline,
-)
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.frameworks.megatron.megatron_lm import dropout_rate
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RL_METHODS
@@ -54,24 +44,17 @@ _Values = dict[str, Any]
 
 
 def emit_accelerate(run: PlannedRun) -> Emission:
-    """Return the plan as a file of ``accelerate launch`` and arguments of the training program.
-
-    The stack of the job decides the section: Megatron's or DeepSpeed's, else FSDP2 for ZeRO-2 and ZeRO-3, and
-    plain data parallelism for ZeRO-0. Raises InexpressibleError for the first part that it has no key for.
-    """
+    """Return the plan as a file, its section by stack and ZeRO, and arguments; raises InexpressibleError."""
     job, layout = run.job, run.layout
     kind = _kind(job, layout)
-    refuse_software(job, ("offload_parameters",) if kind == "deepspeed" else (), rl=RL_METHODS)
+    missing_parts.refuse_software(job, ("offload_parameters",) if kind == "deepspeed" else (), rl=RL_METHODS)
     if job.precision not in ACCELERATE["precision"].names:
         raise InexpressibleError(f"the precision {job.precision}, whose recipe is chosen in fp8_config")
     document = nested(ACCELERATE, _machines(job, layout) | _SECTIONS[kind](job, layout))
     arguments = _arguments(job, layout, kind)
     usage = f"usage: accelerate launch --config_file {_FILE} train.py {' '.join(arguments)}"
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(document, sort_keys=False, width=10_000)
     notes = (f"the optimizer, {job.optimizer}, is created by the training program", *_notes(job))
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, usage))}{text}")
-    return Emission((file,), arguments, notes=notes)
+    return Emission((yaml_file(_FILE, document, (*run.header, usage)),), arguments, notes=notes)
 
 
 def _kind(job: Job, layout: Layout) -> str:
@@ -94,17 +77,16 @@ def _replicas(job: Job, layout: Layout) -> _Values:
     del job
     if layout.activation_offload:
         part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
-        resident = replace(layout, optimizer_offload=False, activation_offload=False)
-        raise InexpressibleError(part, [resident])
-    refuse_for_replicas(layout, _STAGES)
+        raise InexpressibleError(part, [missing_parts.resident(layout)])
+    missing_parts.refuse_for_replicas(layout, _STAGES)
     return {"kind": "MULTI_GPU" if layout.devices > 1 else "NO"}
 
 
 def _fsdp(job: Job, layout: Layout) -> _Values:
     """Return the sections ``fsdp_config`` and ``parallelism_config``."""
     del job
-    refuse_for_fsdp(layout, _STAGES)
-    replicate, shard = mesh_sizes(layout)
+    missing_parts.refuse_for_fsdp(layout, _STAGES)
+    replicate, shard = missing_parts.mesh_sizes(layout)
     return {
         "kind": _NAMES["fsdp"],
         "fsdp_version": 2,
@@ -124,8 +106,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
     """Return the section ``deepspeed_config``."""
     if layout.tp * layout.cp > 1:
         part = f"tensor and context parallelism with DeepSpeed (tp={layout.tp}, cp={layout.cp})"
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+        raise InexpressibleError(part, [missing_parts.with_data_alone(layout)])
     refuse_for_zero(job, layout)
     if layout.activation_offload:
         part = "offload of activations, a section of DeepSpeed's own file (deepspeed_config_file)"
@@ -133,7 +114,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
     return {
         "kind": _NAMES["deepspeed"],
         "zero": layout.zero,
-        "deepspeed_steps": microbatches(job, layout),
+        "deepspeed_steps": missing_parts.microbatches(job, layout),
         "optimizer_offload": "cpu" if layout.optimizer_offload else "none",
         "parameter_offload": "cpu" if job.software.offload_parameters else "none",
         "zero3_init": layout.zero == 3,
@@ -141,16 +122,13 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
 
 
 def _megatron(job: Job, layout: Layout) -> _Values:
-    """Return the section ``megatron_lm_config``; it is whole, as context parallelism has a default of two.
-
-    So has dropout one of 0.1.
-    """
+    """Return the whole ``megatron_lm_config``: its defaults are cp=2 and a dropout of 0.1."""
     _refuse_for_megatron(layout)
     last = layout.layers[-1]
     return {
         "kind": _NAMES["megatron"],
         **plan_values(ACCELERATE, "megatron", job, layout),
-        "steps": microbatches(job, layout),
+        "steps": missing_parts.microbatches(job, layout),
         "sp": layout.sequence_parallel,
         "recompute_kind": "full",
         "recompute_method": "uniform",
@@ -164,7 +142,7 @@ def _megatron(job: Job, layout: Layout) -> _Values:
 
 
 def _refuse_for_megatron(layout: Layout) -> None:
-    refuse_order(layout)
+    missing_parts.refuse_order(layout)
     alone = {"cp": 1, "dp": layout.dp * layout.cp}
     even = {"layers": even_stages(sum(layout.layers), layout.pp)}
     lacking: tuple[tuple[str, bool, dict[str, Any]], ...] = (
@@ -185,7 +163,7 @@ def _refuse_for_megatron(layout: Layout) -> None:
         raise InexpressibleError(part, [layout.with_uniform_recompute("full")])
     if len(set(layout.layers[:-1])) > 1:
         part = f"stages of {layout.layers} layers: only the last one may differ"
-        raise InexpressibleError(part, [without_pipeline(layout)])
+        raise InexpressibleError(part, [missing_parts.without_pipeline(layout)])
 
 
 def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
@@ -193,7 +171,7 @@ def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
     recomputes = kind in {"replicas", "deepspeed"} and layout.mode == "full"
     values = {
         "mbs": layout.microbatch,
-        "program_steps": microbatches(job, layout) if kind != "megatron" else None,
+        "program_steps": missing_parts.microbatches(job, layout) if kind != "megatron" else None,
         "program_recompute": "true" if recomputes else None,
     }
     return tuple(word for words in argument_words(ACCELERATE, values) for word in words)
@@ -203,7 +181,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     machines = "give each machine --machine_rank and all --main_process_ip"
     several = (machines,) if job.cluster.nodes > 1 else ()
     prefixes = ("fsdp2", "hf-", "ddp", "deepspeed", "megatron")
-    return (*several, *stack_note(job, prefixes, "hf-fsdp2", "accelerate's FSDP2"))
+    return (*several, *missing_parts.stack_note(job, prefixes, "hf-fsdp2", "accelerate's FSDP2"))
 
 
 _SECTIONS: Final[Mapping[str, Any]] = {
@@ -236,14 +214,14 @@ def accelerate_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tu
     return (*key_edits(entries, wanted), *_program_edits(file.arguments, old_words, words))
 
 
-def _edited_kind(entries: Mapping[str, Written], new: Layout) -> str:
+def _edited_kind(entries: Values, new: Layout) -> str:
     written = entries.get(ACCELERATE.keys["kind"])
     name = str(written.value) if written else ""
     plain = "fsdp" if new.zero or new.tp * new.cp > 1 else "replicas"
     return _KINDS.get(name, plain)
 
 
-def _of_layout(entries: Mapping[str, Written], after: Mapping[str, Any]) -> list[KeyEdit]:
+def _of_layout(entries: Values, after: Mapping[str, Any]) -> list[KeyEdit]:
     """Return the keys of a layout that follows one which has none: all in which the file differs."""
     return [
         edit
@@ -288,13 +266,6 @@ def _program_edits(arguments: Sequence[str], old: Sequence[str], new: Sequence[s
             yield FileEdit(f"{option} {value}", "")
 
 
-TARGET: Final = Target(
-    name="accelerate",
-    framework=ACCELERATE.data["title"],
-    version=ACCELERATE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_accelerate,
-    recognises=is_accelerate,
-    read=read_accelerate,
-    edits=accelerate_edits,
+TARGET: Final = target_of(
+    ACCELERATE, emit=emit_accelerate, recognises=is_accelerate, read=read_accelerate, edits=accelerate_edits
 )

@@ -1,4 +1,4 @@
-"""What a YAML file of ``accelerate launch`` says, by field."""
+"""What a YAML file of ``accelerate launch`` says, by field, and what its words decide around a program."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import alone, assembled_document
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
 from autoplan.launch.frameworks.deepspeed import (
     enabled_precision,
     named_deepspeed,
-    parameters_on_host,
     sharding_of,
 )
-from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.frameworks.hugging_face.training_fields import DEEPSPEED, FSDP, OPEN, key_names, stands
+from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, launcher_words
+from autoplan.launch.scripts.training_command import launched_devices, launcher_words, without_differing
 
 ACCELERATE: Final = interface("accelerate")
 #: FSDP1's strategies, and whether each is hybrid; numbers are those of its enumeration.
@@ -39,10 +41,7 @@ _PRECISIONS: Final = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"
 
 
 def is_accelerate(file: LaunchFile) -> bool:
-    """Return whether a file is one of ``accelerate launch``, or a script that starts a program with it.
-
-    Scripts of frameworks that are started so are theirs.
-    """
+    """Return whether a file is of ``accelerate launch``, or starts a program of its own with it."""
     written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
     return written or (is_launch_script(file) and _LAUNCHES.search(file.text) is not None)
 
@@ -55,10 +54,7 @@ def is_launch_script(file: LaunchFile) -> bool:
 
 
 def _read_script(file: LaunchFile) -> Configuration:
-    """Return what ``accelerate launch`` decides in a script, the last time that it starts a program.
-
-    The program of its own may have batches, degrees and recompute of any name: they stay open.
-    """
+    """Return what the last ``accelerate launch`` decides; what its program may say stays open."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
     launched = [(c, words) for c in script.commands if (words := accelerate_words(c.words))]
     if not launched:
@@ -72,14 +68,14 @@ def _read_script(file: LaunchFile) -> Configuration:
         document.notes.append("accelerate launch has a file of its own, which is not read: left open")
         document.opened |= {"zero", "precision", "tp", "cp", "dp"}
         devices, why = launched_devices(script, command)
-        values = {**values, **({"devices": devices} if devices else {})}
+        values = {**values, **stated(devices=devices)}
         document.notes += [why] if why and devices is None else []
     if len(launched) > 1:
         document.notes.append(f"of {len(launched)} programs that are started, the last is read")
     _of_the_program(document, command.words[len(words) :])
     document.notes += script.notes
     document.stop_at_problems()
-    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, values)
 
 
 #: Arguments of the Trainer, whose sharding goes over the launcher's.
@@ -100,20 +96,17 @@ def _of_the_program(document: WrittenDocument, words: Sequence[Word]) -> None:
 
 
 def read_accelerate(file: LaunchFile) -> Configuration:
-    """Return what a file says, and arguments of the training program with it; raises SpecError.
-
-    A script has ``accelerate launch`` before a program of its own, whose arguments are not read.
-    """
+    """Return what a file with arguments, or a script before its program, says; raises SpecError."""
     if is_launch_script(file):
         return _read_script(file)
     document = read_yaml(file, ACCELERATE)
     values = accelerate_layout(document, file)
     values |= _program(document, file, values)
     document.stop_at_problems()
-    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, values)
 
 
-def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return devices, precision, degrees and sharding of a file, or of the options of the launcher."""
     document.check_sections()
     kind = _kind(document)
@@ -124,9 +117,7 @@ def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, 
     elif kind.value not in {*readers, "NO", "MULTI_GPU"}:
         document.refuse(f"{kind.value[:40]!r} is not read", "kind")
     document.stop_at_problems()
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
-    values |= _processes(document, file)
-    values |= _precision(document)
+    values = {**alone(), **_processes(document, file), **_precision(document)}
     section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
     if kind is not None and kind.value in readers:
         values |= readers[kind.value](document, values, file)
@@ -227,11 +218,9 @@ def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
 
 #: A value that another file decides.
 _LEFT: Final = Written(None, default=True)
-#: What holds where a file says nothing else.
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0, "recompute": "none"}
 
 
-def _processes(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _processes(document: WrittenDocument, file: LaunchFile) -> Fields:
     written = document.number("devices", least=-1)
     kind = document.given("kind")
     if written is None and kind is not None and kind.value == "NO" and not kind.default:
@@ -246,7 +235,7 @@ def _processes(document: WrittenDocument, file: LaunchFile) -> dict[str, Written
     return {"devices": written}
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     written = document.given("precision")
     if written is None:
         return {"precision": Written("fp32", default=True)}
@@ -254,35 +243,19 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     name = "no" if written.value is False else str(written.value).lower()
     if name not in _PRECISIONS:
         document.refuse(f"{name[:40]!r} is none of {', '.join(_PRECISIONS)}", "precision")
-    return {"precision": Written(_PRECISIONS.get(name), written.line, written.words)}
+    return {"precision": written.of(_PRECISIONS.get(name))}
 
 
-def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+def _fsdp(document: WrittenDocument, values: Fields, file: LaunchFile) -> Fields:
     del file
     version = document.number("fsdp_version")
     first = version is None or version.value == 1
-    fields = _strategy(document, values) if first else _reshards(document)
+    fields = _strategy(document, values) if first else document.bound("resharded")
     fields |= _sizes(document, values, first=first)
-    full = document.flag("recompute")
-    if full is not None:
-        fields["recompute"] = Written("full" if full.value else "none", full.line, full.words)
-    moved = document.flag("activation_offload")
-    if moved is not None and moved.value:
-        fields["offload"] = Written("activations", moved.line, moved.words)
-    states = document.flag("state_offload")
-    if states is not None and states.value:
-        fields["software"] = Written({"offload_parameters": True}, states.line, states.words)
-    return fields
+    return fields | document.bound("recompute", "activation_offload", "state_offload")
 
 
-def _reshards(document: WrittenDocument) -> dict[str, Written]:
-    written = document.flag("resharded")
-    if written is None:
-        return {"zero": Written(3, default=True)}
-    return {"zero": Written(3 if written.value else 2, written.line, written.words)}
-
-
-def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _strategy(document: WrittenDocument, values: Fields) -> Fields:
     """Return the sharding of FSDP1; hybrid strategies shard over the processes of a machine."""
     path = next((p for p in ("strategy", "resharded") if document.given(p)), None)
     if path is None:
@@ -293,74 +266,53 @@ def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str
     if name not in _STRATEGIES:
         document.refuse(f"{name[:40]!r} is none of {', '.join(_STRATEGIES).upper()}", path)
         return {}
-    zero, hybrid = _STRATEGIES[name]
-    fields = {"zero": Written(zero, written.line, written.words)}
-    machines = document.number("machines")
+    (zero, hybrid), machines = _STRATEGIES[name], document.number("machines")
+    fields = {"zero": written.of(zero)}
     if hybrid and machines is not None and machines.value > 1 and "devices" in values:
-        size = values["devices"].value // machines.value
-        fields["dp_shard"] = Written(size, written.line, written.words)
+        fields["dp_shard"] = written.of(values["devices"].value // machines.value)
     return fields
 
 
-def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool) -> dict[str, Written]:
+def _sizes(document: WrittenDocument, values: Fields, *, first: bool) -> Fields:
     """Return the degrees of ``parallelism_config``, whose product has to be the number of processes."""
-    names = {
-        "dp_replicate": "replicas",
-        "dp_shard": "shards",
-        "tp": "mesh_tp",
-        "cp": "mesh_cp",
-        "sp": "mesh_sp",
-    }
-    sizes = {name: document.number(binding) for name, binding in names.items()}
-    stated = {name: size for name, size in sizes.items() if size is not None}
-    if not stated:
+    names = {"dp_replicate": "replicas", "dp_shard": "shards", **{d: f"mesh_{d}" for d in ("tp", "cp", "sp")}}
+    given = stated(**{name: document.number(binding) for name, binding in names.items()})
+    if not given:
         return {}
     if first:
         document.refuse("parallelism_config needs fsdp_version: 2", "parallelism_config")
-    number = {name: size.value if size else 1 for name, size in sizes.items()}
+    number = {name: given[name].value if name in given else 1 for name in names}
     product, devices = math.prod(number.values()), values.get("devices")
     if devices is not None and product != devices.value:
-        shown = " x ".join(f"{name} {size.value} (line {size.line})" for name, size in stated.items())
+        shown = " x ".join(f"{name} {size.value} (line {size.line})" for name, size in given.items())
         sentence = f"{shown} = {product} is not {document.path('devices')} {devices.value}"
-        document.refuse(sentence, "parallelism_config", next(iter(stated.values())).line)
+        document.refuse(sentence, "parallelism_config", next(iter(given.values())).line)
     if number["sp"] > 1:
         document.refuse("sp_size is one of DeepSpeed's sequence parallelism", "mesh_sp")
-    fields = {name: size for name, size in stated.items() if name in {"tp", "cp"}}
-    shard = stated.get("dp_shard") or next(iter(stated.values()))
-    fields["dp"] = Written(number["dp_replicate"] * number["dp_shard"], shard.line, shard.words)
+    fields = {name: size for name, size in given.items() if name in {"tp", "cp"}}
+    shard = given.get("dp_shard") or next(iter(given.values()))
+    fields["dp"] = shard.of(number["dp_replicate"] * number["dp_shard"])
     if number["dp_replicate"] > 1:
-        fields["dp_shard"] = Written(number["dp_shard"] * number["cp"], shard.line, shard.words)
+        fields["dp_shard"] = shard.of(number["dp_shard"] * number["cp"])
     return fields
 
 
-def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
-    fields = _ulysses(document)
-    other = document.text("deepspeed_file")
+def _deepspeed(document: WrittenDocument, values: Fields, file: LaunchFile) -> Fields:
+    # DeepSpeed's sequence parallelism divides sequences over as many devices.
+    size = document.number("mesh_sp") or document.number("mesh_cp")
+    fields, other = stated(cp=size), document.text("deepspeed_file")
     if other is not None:
         return fields | _deepspeed_file(document, values, file, other)
-    stage = document.number("zero", least=0) or Written(2, default=True)
-    if stage.default and any(path.startswith(_DEEPSPEEDS) for path in document.entries):
+    fields |= document.bound("zero")
+    if fields["zero"].default and any(path.startswith(_DEEPSPEEDS) for path in document.entries):
         document.opened.add("zero")
         document.notes.append("keys of DeepSpeed's file are none of deepspeed_config: the stage is left open")
-    if stage.value > 3:
-        document.refuse(f"{stage.value} is no ZeRO stage", "zero")
-    device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
-    fields["zero"] = stage
-    if device is not None and device.value != "none":
-        fields["offload"] = Written("optimizer", device.line, device.words)
-    fields |= parameters_on_host(document)
-    return fields
+    if fields["zero"].value > 3:
+        document.refuse(f"{fields['zero'].value} is no ZeRO stage", "zero")
+    return fields | document.bound("optimizer_offload", "parameter_offload")
 
 
-def _ulysses(document: WrittenDocument) -> dict[str, Written]:
-    """Return the degree that DeepSpeed's sequence parallelism divides sequences over."""
-    size = document.number("mesh_sp") or document.number("mesh_cp")
-    return {"cp": size} if size is not None else {}
-
-
-def _deepspeed_file(
-    document: WrittenDocument, values: dict[str, Written], file: LaunchFile, other: Written
-) -> dict[str, Written]:
+def _deepspeed_file(document: WrittenDocument, values: Fields, file: LaunchFile, other: Written) -> Fields:
     """Return the sharding of DeepSpeed's own file where it lies there; else what it decides stays open."""
     inner = named_deepspeed(document, file, str(other.value))
     if inner is None:
@@ -372,20 +324,14 @@ def _deepspeed_file(
     return sharding_of(document, inner) | enabled_precision(inner)
 
 
-def _megatron(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+def _megatron(document: WrittenDocument, values: Fields, file: LaunchFile) -> Fields:
     """Return the degrees of the Megatron section; what it leaves out is as in the plugin."""
     del values, file
     result = document.bound("tp", "pp", "ep", "cp")
     experts = document.number("etp")
     if experts is not None or ("ep" in result and result["ep"].value > 1):
         result["etp"] = experts or Written(1, default=True)
-    result["sp"] = document.flag("sp") or Written(value=False, default=True)
-    sharded = document.flag("distributed_optimizer")
-    if sharded is not None:
-        result["zero"] = Written(int(sharded.value), sharded.line, sharded.words)
-    states = document.flag("megatron_offload")
-    if states is not None and states.value:
-        result["offload"] = Written("optimizer", states.line, states.words)
+    result |= document.bound("sp", "distributed_optimizer", "megatron_offload")
     last = document.number("last_stage")
     if last is not None:
         document.opened.add("stages")
@@ -393,7 +339,7 @@ def _megatron(document: WrittenDocument, values: dict[str, Written], file: Launc
     return result | _granularity(document)
 
 
-def _granularity(document: WrittenDocument) -> dict[str, Written]:
+def _granularity(document: WrittenDocument) -> Fields:
     written = document.text("recompute_kind", ("full", "selective"))
     units = document.number("recompute_num_layers")
     method = document.text("recompute_method", ("uniform", "block"))
@@ -406,32 +352,25 @@ def _granularity(document: WrittenDocument) -> dict[str, Written]:
     return {"recompute": recompute, "recompute_num_layers": units}
 
 
-def _program(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> dict[str, Written]:
+def _program(document: WrittenDocument, file: LaunchFile, values: Fields) -> Fields:
     """Return the batches and the recompute that arguments of the training program say."""
     options = _options(file.arguments)
     document.entries |= {name: Written(value, None, f"{name} {value}") for name, value in options.items()}
     mbs = document.number("mbs")
-    steps = _steps(document)
-    fields = {"mbs": mbs} if mbs is not None else {}
+    # The microbatches of a step, which several places may say, but alike.
+    places = ("program_steps", "deepspeed_steps", "steps")
+    counts = [(path, written) for path in places if (written := document.number(path)) is not None]
+    if len({written.value for _, written in counts}) > 1:
+        document.refuse(f"{counts[0][1].words} differs from {counts[1][1].words}", counts[1][0])
+    steps = counts[0][1] if counts else None
+    fields = stated(mbs=mbs)
     devices = values.get("devices") or (Written(file.devices) if file.devices else None)
     if mbs is not None and steps is not None and devices is not None:
         model = math.prod(values[key].value for key in ("tp", "pp", "cp") if key in values)
         if devices.value % model == 0:
             batch = mbs.value * steps.value * (devices.value // model)
             fields["global_batch_size"] = Written(batch, steps.line, f"{mbs.words} {steps.words}")
-    full = document.flag("program_recompute")
-    if full is not None and full.value:
-        fields["recompute"] = Written("full", None, full.words)
-    return fields
-
-
-def _steps(document: WrittenDocument) -> Written | None:
-    """Return the microbatches of a step, which several places may say, but alike."""
-    places = ("program_steps", "deepspeed_steps", "steps")
-    counts = [(path, written) for path in places if (written := document.number(path)) is not None]
-    if len({written.value for _, written in counts}) > 1:
-        document.refuse(f"{counts[0][1].words} differs from {counts[1][1].words}", counts[1][0])
-    return counts[0][1] if counts else None
+    return fields | document.bound("program_recompute")
 
 
 def _options(words: tuple[str, ...]) -> dict[str, str]:
@@ -446,3 +385,86 @@ def _options(words: tuple[str, ...]) -> dict[str, str]:
         elif name:
             values[name] = word
     return values
+
+
+#: Fields of sharding, which a file of DeepSpeed or FSDP among the arguments has in the launcher's place.
+_SHARDED: Final = frozenset({"zero", "dp_shard", "offload", "software", "way"})
+
+
+#: How a program shards by a section of the launcher's file.
+_WAYS: Final = {"deepspeed": DEEPSPEED, "fsdp": FSDP}
+
+
+def launcher_of(file: LaunchFile) -> list[Word]:
+    """Return the words of the launcher that starts a program with this file."""
+    return [Word(text, 0, Unknown(why, 0) if why else None) for text, why in file.launcher]
+
+
+def launched_values(
+    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, values: Values
+) -> Fields:
+    """Return what ``accelerate launch`` decides, by its options and by its file where that lies there.
+
+    TrainingArguments go over its precision, and their DeepSpeed over its sharding. Source:
+    ``transformers/training_args.py`` 5.23, where both set the variables that the launcher sets.
+    """
+    if not any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher):
+        return {}
+    inner = launcher_document(launcher, file)
+    if inner is None:
+        document.opened |= {"zero", "tp", "cp", "dp"}
+        document.notes.append(
+            "accelerate launch has a file of its own, which is not read: sharding is left open"
+        )
+        return {}
+    launched = accelerate_layout(inner, replace(file, arguments=("",)))
+    kind = inner.given("kind")
+    section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
+    launched |= {"way": _WAYS[section]} if section in _WAYS else {}
+    document.problems += inner.problems
+    document.notes += inner.notes
+    names = [name for name in ("recompute", "earlier_recompute") if name in document.table.keys]
+    stated = {"recompute"} if any(stands(document, name) for name in names) else set()
+    stated |= set() if values.get("precision", OPEN).default else {"precision"}
+    document.opened |= inner.opened - stated
+    unsaid = {key for key in ("precision", "recompute") if launched.get(key, OPEN).default}
+    unsaid |= stated - {"recompute"}
+    if stands(document, "deepspeed") or stands(document, "fsdp"):
+        unsaid |= _SHARDED
+    return {key: written for key, written in launched.items() if key not in unsaid}
+
+
+_TRAINER: Final = interface("trainer")
+_TOKENS: Final = frozenset(_TRAINER.data["lengths"])
+#: Arguments that go over keys of a file, and those of them whose value has to be known.
+_OVER: Final = {
+    "trainer": (("trainer", "trl"), {*_TRAINER.data["decides"], *_TOKENS, _TRAINER.keys["model"]}),
+    "axolotl": (("axolotl",), {*interface("axolotl").keys.values()}),
+}
+
+
+def overriding(
+    framework: str, file: LaunchFile, script: Script, started: tuple[Command, Sequence[Word]]
+) -> tuple[str, ...]:
+    """Return the arguments behind a file of keys, which is ``started``; raises SpecError for unknown ones."""
+    (parts, deciding), (command, behind) = _OVER[framework], started
+    names = frozenset().union(*map(key_names, parts), _TOKENS)
+    words, _ = without_differing(
+        script, command, behind, lambda name: name.startswith("--") and name[2:].replace("-", "_") in names
+    )
+    given = {text.partition("=")[0].lstrip("-") for text in file.arguments}
+    problems, skipped = [], set()
+    for at, (before, word) in enumerate(pairwise([Word("", 0), *words])):
+        if word.unknown is None:
+            continue
+        option = word if word.text.startswith("--") else before
+        name = option.text.partition("=")[0].lstrip("-").replace("-", "_")
+        skipped |= {at} if option is word else {at - 1, at}
+        if name in deciding - given:
+            sentence = f"its value depends on {word.unknown.reason}: give the argument with --arg"
+            problems.append(Problem(sentence, name, file.name, word.line or None))
+    if problems:
+        raise SpecError(problems)
+    texts = [word.text for at, word in enumerate(words) if at not in skipped]
+    start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
+    return tuple(texts[start:])

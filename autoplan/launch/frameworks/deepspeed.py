@@ -15,20 +15,17 @@ from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.deciding_names import fields_named
-from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    refuse_experts,
-    refuse_order,
-    refuse_pipeline,
-    refuse_software,
-    stack_note,
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import (
+    KeyEdit,
+    WrittenDocument,
+    changed_keys,
+    key_edits,
+    read_yaml,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written, stated
+from autoplan.launch.frameworks import missing_parts
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -46,14 +43,14 @@ BATCHES: Final = ("global_batch_size", "mbs", "steps")
 
 
 def emit_deepspeed(run: PlannedRun) -> Emission:
-    """Return the plan as a DeepSpeed JSON file.
-
-    JSON has no comments, so that the prediction is in the notes. Raises InexpressibleError for the first part
-    of the plan that the file has no key for.
-    """
+    """Return the plan as JSON, its prediction in the notes; raises InexpressibleError for what has no key."""
     job, layout = run.job, run.layout
     text = json.dumps(deepspeed_document(job, layout), indent=2)
-    notes = (*run.header, *_notes(job, layout), *stack_note(job, ("deepspeed",), "deepspeed", "DeepSpeed"))
+    notes = (
+        *run.header,
+        *_notes(job, layout),
+        *missing_parts.stack_note(job, ("deepspeed",), "deepspeed", "DeepSpeed"),
+    )
     return Emission((EmittedFile(_FILE, f"{text}\n"),), notes=notes)
 
 
@@ -63,7 +60,7 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
     full = layout.mode == "full"
     values = {
         **plan_values(_TABLE, "written", job, layout),
-        "steps": microbatches(job, layout),
+        "steps": missing_parts.microbatches(job, layout),
         "cp": layout.cp if layout.cp > 1 else None,
         "tp": layout.tp if layout.tp > 1 else None,
         job.precision: True,
@@ -102,10 +99,10 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
-    refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
-    refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
-    refuse_experts(layout)
-    refuse_order(layout)
+    missing_parts.refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
+    missing_parts.refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
+    missing_parts.refuse_experts(layout)
+    missing_parts.refuse_order(layout)
     if layout.sequence_parallel:
         part = "sequence parallelism with tensor parallelism (sp=on)"
         raise InexpressibleError(part, [replace(layout, sequence_parallel=False)])
@@ -114,8 +111,7 @@ def refuse_for_zero(job: Job, layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, dp_shard=0)])
     if job.precision not in {"fp32", "bf16", "fp16"}:
         raise InexpressibleError(f"the precision {job.precision}")
-    if job.optimizer not in OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
+    missing_parts.named(job, "optimizer", OPTIMIZERS)
     _refuse_offload(job, layout)
     _refuse_recompute(layout)
 
@@ -175,10 +171,7 @@ _DEGREES: Final = frozenset({"tp", "pp", "cp", "ep"})
 
 
 def read_deepspeed(file: LaunchFile) -> Configuration:
-    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems.
-
-    ``arguments`` of the file are those of the program that is started with it, as ``--name=value``.
-    """
+    """Return what a file says, with ``--name=value`` of the program that it is for; raises SpecError."""
     document = read_yaml(file, _TABLE)
     document.check_sections()
     values = zero_values(document)
@@ -213,40 +206,20 @@ def _counts(document: WrittenDocument, path: str) -> bool:
     return not (isinstance(entry.value, int) and entry.value in {0, 1})
 
 
-def zero_values(document: WrittenDocument) -> dict[str, Written]:
+def zero_values(document: WrittenDocument) -> Fields:
     """Return the values of all fields but batches that the file or DeepSpeed's defaults give."""
-    autotp = document.number("tp", least=0)
-    values = {
-        "tp": Written(max(1, autotp.value), autotp.line, autotp.words)
-        if autotp
-        else Written(1, default=True),
-        "pp": Written(1, default=True),
-        **document.bound("cp"),
-        "ep": Written(1, default=True),
-        "sp": Written(value=False, default=True),
-        "zero": _stage(document),
-    }
-    shard = document.number("dp_shard")
+    one, autotp, shard = Written(1, default=True), document.number("tp", least=0), document.number("dp_shard")
+    tp = autotp.of(max(1, autotp.value)) if autotp else one
+    values = {"tp": tp, "pp": one, **document.bound("cp"), "ep": one}
+    values |= {"sp": Written(value=False, default=True), "zero": _stage(document), **stated(dp_shard=shard)}
     if shard is not None:
-        values["dp_shard"] = shard
         document.notes.append(f"{shard.words}: DeepSpeed 0.19.8 refuses MiCS, which was removed")
-    rest = [_offload(document), _precision(document), parameters_on_host(document), _optimizer(document)]
-    return with_software(values, *rest)
-
-
-def parameters_on_host(document: WrittenDocument) -> dict[str, Written]:
-    """Return ZeRO-3's offload of parameters, which gradients and states follow."""
-    device = document.text("parameter_offload", ("none", "cpu", "nvme"))
-    if device is None or device.value == "none":
-        return {}
-    return {"software": Written({"offload_parameters": True}, device.line, device.words)}
+    rest = [_offload(document), _precision(document), document.bound("parameter_offload")]
+    return with_software(values, *rest, _optimizer(document))
 
 
 def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> WrittenDocument | None:
-    """Return the file of DeepSpeed called ``name`` that another file names; None where none lies there.
-
-    Its problems and notes are added to ``document``, of another file and so without lines.
-    """
+    """Return DeepSpeed's file ``name``, without lines, its notes added to ``document``; None for none."""
     text = file.sibling(name)
     if text is None:
         return None
@@ -257,7 +230,7 @@ def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> W
     return inner
 
 
-def sharding_of(document: WrittenDocument, inner: WrittenDocument) -> dict[str, Written]:
+def sharding_of(document: WrittenDocument, inner: WrittenDocument) -> Fields:
     """Return what a file or section of DeepSpeed says of sharding, for the ``document`` that names it."""
     values = zero_values(inner)
     document.problems += inner.problems
@@ -279,13 +252,13 @@ def inner_document(document: WrittenDocument) -> WrittenDocument:
     return inner
 
 
-def enabled_precision(inner: WrittenDocument) -> dict[str, Written]:
+def enabled_precision(inner: WrittenDocument) -> Fields:
     """Return the precision that a file of DeepSpeed turns on by itself."""
     precision = _precision(inner).get("precision")
     return {} if precision is None or precision.default else {"precision": precision}
 
 
-def with_software(values: Mapping[str, Written], *others: Mapping[str, Written]) -> dict[str, Written]:
+def with_software(values: Values, *others: Values) -> Fields:
     """Return the values of all, with the choices of software that any of them has.
 
     >>> one, other = ({"software": Written({name: True})} for name in ("compile", "pure_bf16"))
@@ -308,52 +281,42 @@ def _stage(document: WrittenDocument) -> Written:
     return stage or Written(0, default=True)
 
 
-def _offload(document: WrittenDocument) -> dict[str, Written]:
-    device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
-    former = document.flag("earlier_offload")
-    if device is None and former is not None and former.value:
+def _offload(document: WrittenDocument) -> Fields:
+    device, former = (
+        document.text("optimizer_offload", ("none", "cpu", "nvme")),
+        document.on("earlier_offload"),
+    )
+    if device is None and former is not None:
         # The name before 0.4.
-        device = Written("cpu", former.line, former.words)
-    states = device is not None and device.value != "none"
-    if device is not None and device.value == "nvme":
+        device = former.of("cpu")
+    states = device if device is not None and device.value != "none" else None
+    if states is not None and states.value == "nvme":
         document.notes.append("states on NVMe are read as states in host memory")
-    section = document.entries.get(document.path("recompute"))
-    inputs = document.flag("activation_offload")
-    moved = inputs is not None and inputs.value
-    names = [name for name, offloaded in (("optimizer", states), ("activations", moved)) if offloaded]
-    recompute = Written("full", section.line, section.words) if section else Written("none", default=True)
-    written = device if states else inputs
-    if not names or written is None:
-        return {"recompute": recompute}
-    return {"recompute": recompute, "offload": Written("+".join(names), written.line, written.words)}
+    section, inputs = document.entries.get(document.path("recompute")), document.on("activation_offload")
+    recompute = section.of("full") if section else Written("none", default=True)
+    moved = {"optimizer": states, "activations": inputs}
+    names = [name for name, offloaded in moved.items() if offloaded is not None]
+    written = states or inputs
+    return {"recompute": recompute, **({"offload": written.of("+".join(names))} if written else {})}
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     """Return the precision; nothing where another program fills it in."""
     values = [
         (name, written)
         for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
-        if (written := document.flag(key)) is not None and written.value
+        if (written := document.on(key)) is not None
     ]
     if len({name for name, _ in values}) > 1:
         lines = " and ".join(str(written.line) for _, written in values)
         document.refuse(f"bf16 and fp16 are both enabled (lines {lines})", "fp16")
-    if values:
-        name, written = values[0]
-        return {"precision": Written(name, written.line, written.words)} | _gradients(document)
-    if document.automatic("bf16") or document.automatic("fp16"):
-        return _gradients(document)
-    return {"precision": Written("fp32", default=True)} | _gradients(document)
+    filled = document.automatic("bf16") or document.automatic("fp16")
+    usual = {} if filled else {"precision": Written("fp32", default=True)}
+    stated = {"precision": values[0][1].of(values[0][0])} if values else usual
+    return stated | document.bound("gradients")
 
 
-def _gradients(document: WrittenDocument) -> dict[str, Written]:
-    written = document.text("gradients", ("fp32", "fp16", "bf16"))
-    if written is None or written.value == "fp16":
-        return {}
-    return {"software": Written({"gradients": written.value}, written.line, written.words)}
-
-
-def _optimizer(document: WrittenDocument) -> dict[str, Written]:
+def _optimizer(document: WrittenDocument) -> Fields:
     """Return the optimizer; nothing where the training program has its own."""
     written = document.text("optimizer")
     if written is None:
@@ -365,10 +328,10 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     if name not in OPTIMIZERS:
         document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
         return {}
-    return {"optimizer": Written(name, written.line, written.words)}
+    return {"optimizer": written.of(name)}
 
 
-def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
+def _batches(document: WrittenDocument, file: LaunchFile, values: Fields) -> None:
     """Add batches and the data-parallel degree: train_batch_size is the product of the other two and dp."""
     batch, mbs, steps = (document.number(key) for key in BATCHES)
     if document.opened & {"tp", "pp", "cp"}:
@@ -386,9 +349,9 @@ def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
             document.refuse(sentence, "global_batch_size")
             return
         dp = batch.value // product
-        values["dp"] = Written(dp, batch.line, batch.words)
+        values["dp"] = batch.of(dp)
         if file.devices is None:
-            values["devices"] = Written(dp * model, batch.line, batch.words)
+            values["devices"] = batch.of(dp * model)
     stated = {"global_batch_size": batch, "mbs": mbs}
     values |= {key: written for key, written in stated.items() if written is not None}
     if dp is not None and not (batch and mbs):
@@ -397,7 +360,7 @@ def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
 
 def _filled(
     document: WrittenDocument, dp: int, batch: Written | None, mbs: Written | None, steps: Written | None
-) -> dict[str, Written]:
+) -> Fields:
     """Return the batch or the microbatch that follows; steps that nothing gives are one."""
     if steps is None and any(document.automatic(key) for key in BATCHES):
         return {}
@@ -441,13 +404,6 @@ def edits_beside_arguments(file: LaunchFile, job: Job, old: Layout, new: Layout)
     return tuple(edit for edit in edits if edit.path not in batches or edit.path in stated)
 
 
-TARGET: Final = Target(
-    name="deepspeed",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_deepspeed,
-    recognises=is_deepspeed,
-    read=read_deepspeed,
-    edits=deepspeed_edits,
+TARGET: Final = target_of(
+    _TABLE, emit=emit_deepspeed, recognises=is_deepspeed, read=read_deepspeed, edits=deepspeed_edits
 )

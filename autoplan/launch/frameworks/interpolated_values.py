@@ -53,10 +53,10 @@ def resolved(document: WrittenDocument, file: LaunchFile, roots: Sequence[str] =
     for path, written in list(document.entries.items()):
         value = written.value
         if value == "???":
-            document.entries[path] = Written(None, written.line, written.words)
+            document.entries[path] = written.of(None)
         elif isinstance(value, str) and "${" in value:
             followed = _followed(document, file.variables, roots, path, value)
-            document.entries[path] = Written(followed, written.line, written.words)
+            document.entries[path] = written.of(followed)
     return document
 
 

@@ -16,14 +16,15 @@ from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.assembly import alone, assembled_document
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written
 from autoplan.launch.emitted_text import command_script
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     model_notes,
+    named,
     node_counts,
     refuse_adapter_fields,
     refuse_beyond_data,
@@ -31,12 +32,13 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_order,
     refuse_pipeline,
     refuse_software,
+    resident,
     stack_note,
 )
 from autoplan.launch.known_models import architecture_name, hub_name, other_architecture
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -44,33 +46,6 @@ from autoplan.schema.recompute import RecomputeMode
 
 _TABLE: Final = interface("litgpt")
 _FILE: Final = "litgpt.sh"
-#: Models of litgpt/config.py by their name on the hub.
-_MODELS: Final = frozenset(
-    {
-        *(f"meta-llama/Llama-2-{size}-hf" for size in ("7b", "13b", "70b")),
-        *(f"meta-llama/Meta-Llama-3-{size}" for size in ("8B", "70B")),
-        *(f"meta-llama/Llama-3.2-{size}" for size in ("1B", "3B")),
-        *(f"google/gemma-{size}" for size in ("2b", "7b", "2-2b", "2-9b", "2-27b")),
-        *(f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B", "72B")),
-        *(f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")),
-        *("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B"),
-        *("mistralai/Mistral-7B-v0.1", "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1"),
-        *("microsoft/phi-2", "microsoft/Phi-3-mini-4k-instruct", "codellama/CodeLlama-34b-hf"),
-        *("tiiuae/falcon-7b", "tiiuae/falcon-40b"),
-    }
-)
-#: Names that litgpt has for models which the hub has renamed since.
-_RENAMED: Final = {
-    f"meta-llama/Llama-3.1-{size}": f"meta-llama/Meta-Llama-3.1-{size}" for size in ("8B", "70B", "405B")
-}
-_OPTIMIZERS: Final = {
-    "adamw": "AdamW",
-    "adam": "Adam",
-    "sgd": "SGD",
-    "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
-    "paged-adamw": "bitsandbytes.optim.PagedAdamW",
-}
-_PRECISIONS: Final = {"bf16": "bf16-mixed", "fp32": "32-true"}
 #: Arguments of adapters at the products of attention.
 _ATTENTION: Final = ("lora_query", "lora_key", "lora_value", "lora_projection")
 
@@ -83,7 +58,10 @@ def emit_litgpt(run: PlannedRun) -> Emission:
     _check_layout(job, layout)
     command = _command(job, layout)
     options = _options(job, layout, command)
-    start = _start(job, layout)
+    nodes, _ = node_counts(job, layout)
+    several = "MASTER_ADDR=HOST MASTER_PORT=29500 NODE_RANK=R " if nodes > 1 else ""
+    each = f" (on node R of {nodes})" if nodes > 1 else ""
+    start = f"start it with: {several}bash {_FILE} --data ...{each}"
     words = tuple(word for option in options for word in option)
     name, listed = _model(job)
     name = listed if command == "pretrain" else name  # which takes no checkpoint
@@ -105,25 +83,17 @@ def _check_layout(job: Job, layout: Layout) -> None:
     refuse_order(layout)
     refuse_beyond_data(replace(layout, dp_shard=0), "which LitGPT trains without")
     if layout.offload != "none":
-        resident = replace(layout, optimizer_offload=False, activation_offload=False)
-        raise InexpressibleError(f"offload (offload={layout.offload})", [resident])
+        raise InexpressibleError(f"offload (offload={layout.offload})", [resident(layout)])
     one = layout.devices == 1
     zero = 0 if one else 3
     if layout.zero != zero:
         part = f"ZeRO-{layout.zero} on {layout.devices} devices: LitGPT shards all on several and none on one"
         raise InexpressibleError(part, [replace(layout, zero=zero)])
-    modes: tuple[RecomputeMode, ...] = (
-        ("none",) if one else ("full",) if job.adapters is not None else ("none", "full")
-    )
+    modes: tuple[RecomputeMode, ...] = ("none",) if one else ("full",) if job.adapters else ("none", "full")
     if layout.mode not in modes or layout.recompute_num_layers > 1:
         part = f"recompute={layout.recompute}: here LitGPT has {' or '.join(modes)}, of each block"
         single = replace(layout, recompute_num_layers=1)
         raise InexpressibleError(part, [single.with_uniform_recompute(mode) for mode in modes])
-    _check_groups(job, layout)
-
-
-def _check_groups(job: Job, layout: Layout) -> None:
-    """Raise InexpressibleError where a command shards over other ranks than the plan."""
     nodes, per_node = node_counts(job, layout)
     inside = _command(job, layout) == "pretrain" and nodes > 1
     if layout.dp_shard not in ({per_node} if inside else {0, layout.dp}):
@@ -137,15 +107,13 @@ _TUNED: Final = ("-Instruct", "-it")
 
 
 def _model(job: Job) -> tuple[str, str]:
-    """Return the checkpoint, and the name of its architecture in litgpt/config.py, which may be the same.
-
-    Raises InexpressibleError for an architecture that LitGPT does not list.
-    """
+    """Return the checkpoint and its listed architecture; raises InexpressibleError for another one."""
     first = architecture_name(job.model) or ""
     name = hub_name(job.model) or ""
-    if first not in _MODELS and first not in _RENAMED:
+    renamed = _TABLE.data["renamed"]
+    if first not in _TABLE.data["listed"] and first not in renamed:
         raise InexpressibleError(f"the model {name or job.model.name}: it is none of litgpt/config.py")
-    listed = _RENAMED.get(first, first)
+    listed = renamed.get(first, first)
     tuned = next((f"{listed}{end}" for end in ("", *_TUNED) if name == f"{first}{end}"), None)
     return (name, listed) if tuned is None else (tuned, tuned)
 
@@ -165,39 +133,23 @@ def _options(job: Job, layout: Layout, command: str) -> list[tuple[str, ...]]:
     """Return the arguments of a command, by pairs."""
     nodes, per_node = node_counts(job, layout)
     microbatches(job, layout)
+    precision = named(job, "precision", _TABLE.data["written_precisions"])
     values = {
-        "precision": _precision(job),
+        "precision": "bf16-true" if job.software.pure_bf16 else precision,
         "devices": per_node,
         "num_nodes": nodes,
         "train.global_batch_size": job.workload.global_batch_size,
         "train.micro_batch_size": layout.microbatch,
         "train.max_seq_length": job.workload.sequence_length,
-        "optimizer": _optimizer(job),
+        "optimizer": named(job, "optimizer", _TABLE.data["written_optimizers"]),
         **_quantization(job, layout),
         **(_adapters(job.adapters) if job.adapters is not None else {}),
     }
-    _check_compile(job, command)
-    return [(f"--{name}", str(value)) for name, value in values.items()]
-
-
-def _check_compile(job: Job, command: str) -> None:
     compiles = command == "pretrain"
     if job.software.compile not in {None, compiles}:
-        raise InexpressibleError(
-            f"software.compile: litgpt {command} {'always' if compiles else 'never'} does"
-        )
-
-
-def _precision(job: Job) -> str:
-    if job.precision not in _PRECISIONS:
-        raise InexpressibleError(f"the precision {job.precision}")
-    return "bf16-true" if job.software.pure_bf16 else _PRECISIONS[job.precision]
-
-
-def _optimizer(job: Job) -> str:
-    if job.optimizer not in _OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
-    return _OPTIMIZERS[job.optimizer]
+        how = "always" if compiles else "never"
+        raise InexpressibleError(f"software.compile: litgpt {command} {how} does")
+    return [(f"--{name}", str(value)) for name, value in values.items()]
 
 
 def _quantization(job: Job, layout: Layout) -> dict[str, object]:
@@ -230,23 +182,11 @@ def _adapters(adapters: AdapterSpec) -> dict[str, object]:
     }
 
 
-def _start(job: Job, layout: Layout) -> str:
-    nodes, _ = node_counts(job, layout)
-    several = "MASTER_ADDR=HOST MASTER_PORT=29500 NODE_RANK=R " if nodes > 1 else ""
-    each = f" (on node R of {nodes})" if nodes > 1 else ""
-    return f"start it with: {several}bash {_FILE} --data ...{each}"
-
-
 def _notes(job: Job, command: str) -> tuple[str, ...]:
-    other = "from random weights: --initial_checkpoint_dir continues from a checkpoint"
-    begun = (other,) if command == "pretrain" else ()
+    begun = "from random weights: --initial_checkpoint_dir continues from a checkpoint"
     length = "shorter samples are padded to the longest of a microbatch alone"
-    return (
-        *begun,
-        *((length,) if command != "pretrain" else ()),
-        *model_notes(job),
-        *stack_note(job, ("litgpt",), "litgpt", "LitGPT"),
-    )
+    first = begun if command == "pretrain" else length
+    return first, *model_notes(job), *stack_note(job, ("litgpt",), "litgpt", "LitGPT")
 
 
 def is_litgpt(file: LaunchFile) -> bool:
@@ -266,14 +206,12 @@ def read_litgpt(file: LaunchFile) -> Configuration:
     document.check_sections()
     for name, value in _TABLE.data["commands"][command].items():
         document.entries.setdefault(_TABLE.keys[name], Written(value, default=True))
-    values = {key: Written(1, default=True) for key in ("tp", "pp", "cp", "ep")}
-    values["sp"] = Written(value=False, default=True)
-    values |= document.bound("mbs", "global_batch_size", "sequence_length")
+    values = alone("zero", "recompute") | document.bound("mbs", "global_batch_size", "sequence_length")
     values |= _started(document, file, command) | _numbers(document)
     values |= _read_adapters(document) if command in {"finetune", "finetune_lora"} else {}
     model = _read_model(document)
     document.stop_at_problems()
-    return assembled("litgpt", file, values, model=model, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, values, model)
 
 
 def _written(file: LaunchFile) -> tuple[str, WrittenDocument]:
@@ -318,40 +256,35 @@ def _add_words(document: WrittenDocument, words: list[Word], file: LaunchFile) -
             document.entries[name] = Written(behind.text, word.line or None, f"--{name} {behind.text}")
 
 
-def _started(document: WrittenDocument, file: LaunchFile, command: str) -> dict[str, Written]:
+def _started(document: WrittenDocument, file: LaunchFile, command: str) -> Fields:
     """Return the devices, and the sharding and recompute that a command has on as many."""
     each, nodes = document.given("per_node"), document.bound("nodes")["nodes"]
     counted = not document.automatic("per_node") and (each is None or str(each.value) != "-1")
     bound = document.bound("per_node").get("per_node") if counted else None
-    total = (
-        Written(bound.value * nodes.value, bound.line, bound.words, default=bound.default) if bound else None
-    )
+    total = replace(bound, value=bound.value * nodes.value) if bound else None
     count = file.devices or (total.value if total else None)
     fields = {"devices": total} if total is not None and not file.devices else {}
     if count is None:
         document.opened |= {"zero", "dp_shard", "recompute"}
         return fields
-    several = count > 1
-    shared = total.words if total else ""
-    line = total.line if total else None
-    trains = command == "pretrain"
-    fields["zero"] = Written(3 if several else 0, line, shared)
-    fields["recompute"] = Written("full" if several and not trains else "none", line, shared)
+    place, trains, several = total or Written(None), command == "pretrain", count > 1
+    fields["zero"] = place.of(3 if several else 0)
+    fields["recompute"] = place.of("full" if several and not trains else "none")
     if trains and several and nodes.value > 1:
-        fields["dp_shard"] = Written(count // nodes.value, line, shared)
+        fields["dp_shard"] = place.of(count // nodes.value)
     return fields
 
 
-def _numbers(document: WrittenDocument) -> dict[str, Written]:
+def _numbers(document: WrittenDocument) -> Fields:
     """Return precision and optimizer; a quantised base has pages of AdamW."""
-    values: dict[str, Written] = {}
+    values: Fields = {}
     named = document.text("precision")
     if named is None:
         document.opened.add("precision")
     elif named.value in _TABLE.data["precisions"]:
         values["precision"] = replace(named, value=_TABLE.data["precisions"][named.value])
         if named.value in _TABLE.data["pure"]:
-            values["software"] = Written({"pure_bf16": True}, named.line, named.words)
+            values["software"] = named.of({"pure_bf16": True})
     elif named.value not in _TABLE.data["other_precisions"]:
         known = (*_TABLE.data["precisions"], *_TABLE.data["other_precisions"])
         document.refuse(f"{named.value[:40]!r} is none of {', '.join(known)}", "precision")
@@ -368,7 +301,7 @@ def _numbers(document: WrittenDocument) -> dict[str, Written]:
     return {**values, "optimizer": replace(written, value="paged-adamw" if paged else name)}
 
 
-def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+def _read_adapters(document: WrittenDocument) -> Fields:
     """Return the adapters with LitGPT's defaults."""
     rank, share = document.bound("adapter_rank")["adapter_rank"], document.given("adapter_dropout")
     modules = [
@@ -393,7 +326,7 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
         **({"double_quantization": str(named.value).endswith("-dq")} if named and base != "int8" else {}),
         **({"dropout": float(drop)} if 0 < float(drop) < 1 else {}),
     }
-    return {"adapters": Written(value, rank.line, rank.words)}
+    return {"adapters": rank.of(value)}
 
 
 def _on(document: WrittenDocument, key: str, default: bool) -> bool:  # noqa: FBT001 - a switch of a table
@@ -417,12 +350,4 @@ def _read_model(document: WrittenDocument) -> str | None:
     return model
 
 
-TARGET: Final = Target(
-    name="litgpt",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_litgpt,
-    recognises=is_litgpt,
-    read=read_litgpt,
-)
+TARGET: Final = target_of(_TABLE, emit=emit_litgpt, recognises=is_litgpt, read=read_litgpt)

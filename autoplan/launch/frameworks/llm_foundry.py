@@ -14,22 +14,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from autoplan.catalog import checkpoint_model
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document_edits import layout_edits
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.assembly import alone, assembled_document
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written, stated
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    refuse_experts,
-    refuse_order,
-    refuse_pipeline,
-    refuse_software,
-)
 from autoplan.launch.known_models import named_model
-from autoplan.launch.target import InexpressibleError, Target
+from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
@@ -59,7 +51,8 @@ def read_foundry(file: LaunchFile) -> Configuration:
     overridden(document, file.arguments)
     resolved(document, file)
     document.check_sections()
-    values = {**_sharding(document, file), **_training(document)}
+    values = _sharding(document, file) | document.bound("sequence_length", "global_batch_size", "precision")
+    values |= stated(optimizer=_optimizer(document), adapters=_adapters(document))
     values |= _batches(document, file, values)
     fields, defaults = _model(document)
     document.stop_at_problems()
@@ -69,40 +62,24 @@ def read_foundry(file: LaunchFile) -> Configuration:
         model = checkpoint_model(str(named.value))
     if not isinstance(model, str):
         values |= {name: Written(None, default=True) for name in defaults}
-    return assembled(
-        "llm-foundry", file, values, model=model, opened=document.opened, warnings=[*document.notes, *hints]
-    )
+    return assembled_document(document, file, values, model, hints=hints)
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return the degrees, sharding, recompute and offload; without an ``fsdp_config`` it is plain DDP."""
-    tp = document.number("tp") or Written(1, default=True)
-    values = {
-        "tp": tp,
-        **{key: Written(1, default=True) for key in ("pp", "cp", "ep")},
-        "sp": Written(value=False, default=True),
-        "recompute": Written("none", default=True),
-    }
+    values = document.bound("tp") | alone("tp", "zero")
     if not document.section("fsdp_config"):
         return {**values, "zero": Written(0, default=True)}
-    strategy = document.text("zero", tuple(_STRATEGIES))
-    name = strategy.value if strategy else "full_shard"
-    zero = _STRATEGIES.get(name, 3)
-    values["zero"] = Written(zero, strategy.line, strategy.words) if strategy else Written(zero, default=True)
-    values |= _groups(document, file, tp.value, hybrid=name == "hybrid_shard")
-    full = document.flag("recompute")
-    if full is not None:
-        values["recompute"] = Written("full" if full.value else "none", full.line, full.words)
-    moved = document.flag("activation_offload")
-    if moved is not None and moved.value:
-        values["offload"] = Written("activations", moved.line, moved.words)
-    states = document.flag("state_offload")
-    if states is not None and states.value:
+    strategy = document.text("zero", tuple(_STRATEGIES)) or Written("full_shard", default=True)
+    values["zero"] = replace(strategy, value=_STRATEGIES.get(strategy.value, 3))
+    values |= _groups(document, file, values["tp"].value, hybrid=strategy.value == "hybrid_shard")
+    values |= document.bound("recompute", "activation_offload")
+    if document.on("state_offload"):
         document.refuse("parameters in host memory are not priced", "state_offload")
     return values
 
 
-def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: bool) -> dict[str, Written]:
+def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: bool) -> Fields:
     """Return the data-parallel shard size where there are several groups."""
     shard = document.number("shards", least=-1)
     copies = document.number("replicas")
@@ -110,8 +87,7 @@ def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: boo
     if shard is not None and shard.value < 1:
         shard = None
     if shard is None and copies is None and hybrid:
-        needed = _TABLE.keys["shards"].rpartition(".")[2]
-        document.refuse(f"give {needed} with it", "zero")
+        document.refuse(f"give {_TABLE.keys['shards'].rpartition('.')[2]} with it", "zero")
     if copies is None or copies.value == 1:
         return {"dp_shard": shard} if shard is not None and ranks is not None and shard.value < ranks else {}
     if shard is not None:
@@ -121,23 +97,9 @@ def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: boo
         document.notes.append(f"{copies.words} (line {copies.line}): give --devices for the shard size")
         return {}
     if ranks % copies.value:
-        document.refuse(
-            f"{copies.value} does not divide the {ranks} data-parallel ranks",
-            "replicas",
-        )
+        document.refuse(f"{copies.value} does not divide the {ranks} data-parallel ranks", "replicas")
         return {}
-    return {"dp_shard": Written(ranks // copies.value, copies.line, copies.words)}
-
-
-def _training(document: WrittenDocument) -> dict[str, Written]:
-    precision = document.bound("precision")
-    values: dict[str, Written | None] = {
-        **document.bound("sequence_length", "global_batch_size"),
-        **precision,
-        "optimizer": _optimizer(document),
-        "adapters": _adapters(document),
-    }
-    return {key: written for key, written in values.items() if written is not None}
+    return {"dp_shard": copies.of(ranks // copies.value)}
 
 
 def _optimizer(document: WrittenDocument) -> Written | None:
@@ -148,45 +110,35 @@ def _optimizer(document: WrittenDocument) -> Written | None:
     if name not in names:
         document.notes.append(f"the optimizer {written.value[:40]!r} is not known: name it in the job")
         return None
-    return Written(names[name], written.line, written.words)
+    return written.of(names[name])
 
 
 def _adapters(document: WrittenDocument) -> Written | None:
-    rank = document.number("adapter_rank")
+    rank, modules = document.number("adapter_rank"), document.given("adapted")
     if rank is None:
         return None
-    modules = document.given("adapted")
     names = modules.value if modules and isinstance(modules.value, list) else []
     attention = bool(names) and all(str(name).lower() in _TABLE.data["attention_targets"] for name in names)
-    return Written(
-        {"rank": rank.value, "targets": "attention" if attention else "all"}, rank.line, rank.words
-    )
+    return rank.of({"rank": rank.value, "targets": "attention" if attention else "all"})
 
 
-def _batches(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
+def _batches(document: WrittenDocument, file: LaunchFile, values: Values) -> Fields:
     """Return the microbatch, which is at most the batch of a rank; nothing where it is found at run time."""
     if document.automatic("mbs"):
         document.notes.append(f"{document.path('mbs')}: auto is found at run time")
         return {}
-    mbs, batch, tp = (
-        document.number("mbs"),
-        values.get("global_batch_size"),
-        values["tp"],
-    )
-    if mbs is None or batch is None or file.devices is None or file.devices % tp.value:
-        return {"mbs": mbs} if mbs is not None else {}
-    ranks = file.devices // tp.value
+    mbs, batch, tp = document.number("mbs"), values.get("global_batch_size"), values["tp"].value
+    if mbs is None or batch is None or file.devices is None or file.devices % tp:
+        return stated(mbs=mbs)
+    ranks = file.devices // tp
     per_rank = batch.value // ranks
     if batch.value % ranks:
         sentence = f"{ranks} data-parallel ranks do not divide {batch.words} (line {batch.line})"
         document.refuse(sentence, "global_batch_size")
     elif mbs.value > per_rank:
-        document.notes.append(
-            f"{mbs.words} (line {mbs.line}) is reduced to the {per_rank} sequences of a rank"
-        )
-        return {"mbs": Written(per_rank, mbs.line, mbs.words)}
+        note = f"{mbs.words} (line {mbs.line}) is reduced to the {per_rank} sequences of a rank"
+        document.notes.append(note)
+        return {"mbs": mbs.of(per_rank)}
     return {"mbs": mbs}
 
 
@@ -240,28 +192,22 @@ def _block(document: WrittenDocument, fields: dict[str, Any], kind: str) -> dict
 
 def _attention(document: WrittenDocument, fields: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    alibi, rope = document.flag("alibi"), document.flag("rope")
-    learned = document.flag("learned_positions")
-    if alibi is not None and alibi.value:
+    learned, kind = document.flag("learned_positions"), document.text("attention")
+    if document.on("alibi"):
         values["positions"] = "alibi"
-    elif rope is not None and rope.value:
+    elif document.on("rope"):
         values["positions"] = "rope"
     elif learned is not None and not learned.value:
         values["positions"] = "none"
     else:
-        length = document.number("max_positions")
-        values |= {
-            "positions": "learned",
-            "max_positions": length.value if length else _TABLE["max_positions"].default,
-        }
-    kind = document.text("attention")
+        length = document.bound("max_positions")["max_positions"].value
+        values |= {"positions": "learned", "max_positions": length}
     shared = document.number("kv_heads")
     if kind is not None and kind.value == "multiquery_attention":
         values["kv_heads"] = 1
     elif kind is not None and kind.value == "grouped_query_attention" and shared is not None:
         values["kv_heads"] = shared.value
-    normed = document.flag("qk_norm")
-    if normed is not None and normed.value:
+    if document.on("qk_norm"):
         values["qk_norm"] = True
     width = document.number("head_dim")
     if width is not None and width.value * fields["heads"] != fields["hidden_size"]:
@@ -283,7 +229,7 @@ def _valid(document: WrittenDocument, fields: dict[str, Any]) -> bool:
 def foundry_document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for the first part that has none."""
     _refuse(job, layout)
-    microbatches(job, layout)
+    missing_parts.microbatches(job, layout)
     shards = layout.dp_shard
     values = {
         **plan_values(_TABLE, "written", job, layout),
@@ -298,14 +244,13 @@ def foundry_document(job: Job, layout: Layout) -> dict[str, Any]:
 
 
 def _refuse(job: Job, layout: Layout) -> None:
-    refuse_software(job)
-    refuse_pipeline(layout, "Composer has no stages")
-    refuse_experts(layout)
-    refuse_order(layout)
+    missing_parts.refuse_software(job)
+    missing_parts.refuse_pipeline(layout, "Composer has no stages")
+    missing_parts.refuse_experts(layout)
+    missing_parts.refuse_order(layout)
     if layout.tp * layout.cp > 1:
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.tp * layout.cp, sequence_parallel=False)
         part = f"tensor parallelism without a strategy of layers, and context parallelism (tp={layout.tp})"
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+        raise InexpressibleError(part, [missing_parts.with_data_alone(layout)])
     if layout.zero == 1:
         part = "ZeRO-1: FSDP shards gradients at least"
         raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])
@@ -327,12 +272,4 @@ def foundry_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple
     return layout_edits(_TABLE, read_yaml(file).entries, foundry_document(job, new), _DEFAULTS)
 
 
-TARGET: Final = Target(
-    name="llm-foundry",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="names checked",
-    recognises=is_foundry,
-    read=read_foundry,
-    edits=foundry_edits,
-)
+TARGET: Final = target_of(_TABLE, recognises=is_foundry, read=read_foundry, edits=foundry_edits)

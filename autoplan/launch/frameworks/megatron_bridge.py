@@ -17,30 +17,30 @@ from autoplan.catalog import entry_names
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
-from autoplan.launch.frameworks.megatron.emitted_arguments import (
+from autoplan.launch.frameworks.megatron.megatron_lm import (
     dropout_values,
     layout_values,
     training_values,
 )
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import sharded_ranks
-from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import named, refuse_software, stack_note
 from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 _FILE: Final = "megatron_bridge.yaml"
-_OPTIMIZERS: Final = frozenset({"adamw", "sgd", "muon"})
+_OPTIMIZERS: Final = dict.fromkeys(("adamw", "sgd", "muon"), "adam")
 _USAGE: Final = f"usage: process_config_with_overrides(RECIPE(), config_filepath={_FILE!r})"
 _BRIDGE: Final = interface("megatron-bridge").data
 #: Paths of keys by the binding of Megatron-LM that they are.
@@ -75,11 +75,7 @@ _SECTIONS: Final = ("model", "train", "ddp", "dist", "optimizer")
 
 
 def emit_bridge(run: PlannedRun) -> Emission:
-    """Return the overrides of the plan as a YAML file, and as words that a recipe's runner takes.
-
-    Keys that the plan does not need are null or false, as recipes may have set them. Raises
-    InexpressibleError for the first part of the plan that there is no key for.
-    """
+    """Return the overrides as YAML and words, null for what is not needed; raises InexpressibleError."""
     job, layout = run.job, run.layout
     values = override_values(job, layout)
     document: dict[str, Any] = {}
@@ -87,10 +83,8 @@ def emit_bridge(run: PlannedRun) -> Emission:
         section, _, key = path.rpartition(".")
         inner = document.setdefault(section, {}) if section else document
         inner[key] = value
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(document, sort_keys=False, width=10_000)
     words = tuple(f"{path}={_hydra_text(value)}" for path, value in values.items())
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, _USAGE))}{text}")
+    file = yaml_file(_FILE, document, (*run.header, _USAGE))
     notes = stack_note(job, ("megatron",), "megatron-bridge", "Megatron Bridge")
     return Emission((file,), words, notes=notes, by_arguments=True)
 
@@ -98,8 +92,7 @@ def emit_bridge(run: PlannedRun) -> Emission:
 def override_values(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the overrides by path."""
     refuse_software(job, ("gradients",))
-    if job.optimizer not in _OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
+    named(job, "optimizer", _OPTIMIZERS)
     if job.routing.capacity_factor is not None:
         raise InexpressibleError("a capacity of experts (routing.capacity_factor), which the recipe chooses")
     arguments = {
@@ -349,8 +342,8 @@ def _arguments(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
         if name == "activation_offload" and written is not None and written.value == 0:
             continue
         if TABLE[name].kind == "switch":
-            entry = document.flag(path)
-            if entry is not None and entry.value:
+            entry = document.on(path)
+            if entry is not None:
                 yield _argument(name, entry)
         elif written is not None:
             items = written.value if isinstance(written.value, list) else [written.value]
@@ -370,8 +363,8 @@ def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
     if halved is not None and not halved.value:
         yield _argument("bf16_gradients", halved)
     for name in ("bf16", "fp16"):
-        enabled = document.flag(f"mixed_precision.{name}")
-        if enabled is not None and enabled.value:
+        enabled = document.on(f"mixed_precision.{name}")
+        if enabled is not None:
             yield _argument(name, enabled)
     eighths = document.text("mixed_precision.fp8")
     if eighths is not None:
@@ -393,10 +386,7 @@ def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
 def _edits_between(
     file: LaunchFile, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[FileEdit]:
-    """Yield the edits of ``file`` that make its overrides ``after`` instead of ``before``.
-
-    A key that a YAML file lacks is named by its path, and is a word of Hydra in a script.
-    """
+    """Yield the edits of a file; a key that it lacks is named by its path, or is a word of Hydra."""
     hydra = re.search(r"(?m)^model\s*:", file.text) is None
     entries = override_document(file)[0].entries
     for path, value in after.items():
@@ -434,13 +424,6 @@ def bridge_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[
     return tuple(_edits_between(file, override_values(job, old), override_values(job, new)))
 
 
-TARGET: Final = Target(
-    name="megatron-bridge",
-    framework=_BRIDGE["title"],
-    version=_BRIDGE["version"],
-    check="accepted by the framework's parser",
-    emit=emit_bridge,
-    recognises=is_bridge,
-    read=read_bridge,
-    edits=bridge_edits,
+TARGET: Final = target_of(
+    interface("megatron-bridge"), emit=emit_bridge, recognises=is_bridge, read=read_bridge, edits=bridge_edits
 )

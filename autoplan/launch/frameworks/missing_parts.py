@@ -1,18 +1,24 @@
-"""Parts of plans that several frameworks lack, and the nearest layouts without them."""
+"""Parts of plans that several frameworks lack, the nearest layouts without them, and notes on models.
+
+FSDP2 is that over accelerate's mesh of data, tensor and context parallelism.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from autoplan.catalog.model_names import published_format
 from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.costs.core.sizes import dropout_masks
+from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
+
+T = TypeVar("T")
 
 
 def without_pipeline(layout: Layout) -> Layout:
@@ -41,6 +47,37 @@ def with_data_ranks(layout: Layout) -> list[Layout]:
     return layouts
 
 
+def with_data_alone(layout: Layout) -> Layout:
+    """Return the layout without tensor and context parallelism, whose ranks are data-parallel ones."""
+    dp = layout.dp * layout.cp * layout.tp
+    return replace(layout, tp=1, cp=1, dp=dp, sequence_parallel=False, expert_tensor=0, dp_shard=0)
+
+
+def resident(layout: Layout) -> Layout:
+    """Return the layout with nothing in host memory."""
+    return replace(layout, optimizer_offload=False, activation_offload=False)
+
+
+def named(job: Job, choice: str, names: Mapping[str, T]) -> T:
+    """Return what a program calls the ``choice`` of a job; raises InexpressibleError where it has none."""
+    chosen = getattr(job, choice)
+    if chosen not in names:
+        raise InexpressibleError(f"the {choice} {chosen}")
+    return names[chosen]
+
+
+def training_notes(
+    job: Job, key: str, stacks: Sequence[str], framework: str, *, base_shipped: bool = False
+) -> tuple[str, ...]:
+    """Return notes on the model and the stack of a program that loads it by its name; see ``model_notes``.
+
+    ``stacks`` are beginnings of the names of those that price it, the usual one last.
+    """
+    unknown = f"set {key}: the hub has no known name for {job.model.name}"
+    model = (*(() if hub_name(job.model) else (unknown,)), *model_notes(job, base_shipped=base_shipped))
+    return (*model, *stack_note(job, tuple(stacks), stacks[-1], framework))
+
+
 def refuse_pipeline(layout: Layout, why: str) -> None:
     """Raise InexpressibleError for pipeline stages; ``why`` says where they are chosen instead."""
     if layout.pp > 1:
@@ -51,8 +88,7 @@ def refuse_beyond_data(layout: Layout, why: str) -> None:
     """Raise InexpressibleError for tensor, context and hybrid parallelism; ``why`` says what has them."""
     if layout.tp * layout.cp > 1:
         part = f"tensor and context parallelism (tp={layout.tp}, cp={layout.cp}), {why}"
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+        raise InexpressibleError(part, [with_data_alone(layout)])
     if layout.dp_shard:
         part = f"hybrid sharding (dp_shard={layout.dp_shard}), {why}"
         raise InexpressibleError(part, [replace(layout, dp_shard=0)])
@@ -167,3 +203,70 @@ def refuse_other_bases(job: Job) -> None:
         return
     scales = "" if adapters.doubly_quantized else " with plain scales"
     raise InexpressibleError(f"a frozen base in {adapters.base}{scales}")
+
+
+def refuse_for_replicas(layout: Layout, stages: str) -> None:
+    """Raise InexpressibleError for what DDP lacks; ``stages`` says where pipelines are chosen instead."""
+    refuse_pipeline(layout, stages)
+    refuse_experts(layout)
+    refuse_order(layout)
+    if layout.optimizer_offload:
+        part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
+        raise InexpressibleError(part, [resident(layout)])
+    refuse_partial_recompute(layout)
+
+
+def refuse_for_fsdp(layout: Layout, stages: str) -> None:
+    """Raise InexpressibleError for the first part that FSDP2 and its mesh do not have."""
+    refuse_pipeline(layout, stages)
+    refuse_experts(layout)
+    refuse_order(layout)
+    if layout.sequence_parallel:
+        part = "sequence parallelism with tensor parallelism (sp=on)"
+        raise InexpressibleError(part, [replace(layout, sequence_parallel=False)])
+    if layout.dp * layout.cp == 1:
+        one = replace(layout, tp=1, dp=layout.tp, expert_tensor=0)
+        nearest = [replace(one, zero=0 if layout.tp == 1 else max(2, layout.zero), optimizer_offload=False)]
+        raise InexpressibleError("FSDP with nothing to shard over (dp=1, cp=1)", nearest)
+    if layout.zero < 2:
+        part = f"ZeRO-{layout.zero} with FSDP2, which shards gradients at least"
+        replicas = replace(layout, zero=0, dp_shard=0, optimizer_offload=False)
+        raise InexpressibleError(part, [*(replace(layout, zero=zero) for zero in (2, 3)), replicas])
+    _refuse_hybrid(layout)
+    _refuse_offload(layout)
+    refuse_partial_recompute(layout)
+
+
+def _refuse_hybrid(layout: Layout) -> None:
+    if layout.dp_shard and (layout.dp_shard % layout.cp or layout.dp % (layout.dp_shard // layout.cp)):
+        part = f"hybrid sharding inside of context-parallel groups (dp_shard={layout.dp_shard})"
+        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+    if layout.dp_shard == layout.cp:
+        part = f"sharding over context-parallel ranks alone (dp_shard={layout.dp_shard})"
+        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+
+
+def _refuse_offload(layout: Layout) -> None:
+    if layout.optimizer_offload:
+        part = "offload of optimizer states alone: FSDP2 offloads parameters with them"
+        raise InexpressibleError(part, [replace(layout, optimizer_offload=False)])
+
+
+def refuse_partial_recompute(layout: Layout) -> None:
+    """Raise InexpressibleError for recompute that is not of none or all of every layer, or is offloaded."""
+    if layout.activation_offload and (layout.mode != "full" or layout.offload_every > 1):
+        part = "offload of activations other than the inputs of all recomputed layers"
+        full = replace(layout, offload_every=1).with_uniform_recompute("full")
+        raise InexpressibleError(part, [full, replace(layout, activation_offload=False)])
+    if layout.mode not in {"none", "full"}:
+        part = f"recompute that is selective or of some layers (recompute={layout.recompute})"
+        raise InexpressibleError(part, [layout.with_uniform_recompute(mode) for mode in ("none", "full")])
+    if layout.recompute_num_layers > 1:
+        part = f"units of {layout.recompute_num_layers} recomputed layers"
+        raise InexpressibleError(part, [replace(layout, recompute_num_layers=1)])
+
+
+def mesh_sizes(layout: Layout) -> tuple[int, int]:
+    """Return the ranks that replicate and those that shard; context-parallel ranks shard as well."""
+    shard = layout.dp_shard // layout.cp or layout.dp
+    return layout.dp // shard, shard

@@ -8,45 +8,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from autoplan.catalog import checkpoint_model, load_entry
+from autoplan.catalog import checkpoint_model
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.assembly import alone, assembled_document, with_devices, without_open
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    Shipped,
-    adapter_values,
-    alone,
-    base_values,
-    batch_of,
-    model_of,
-    optimizer_of,
-    precision_of,
-    read_attention,
-    recompute_of,
-    sharding_values,
-    with_defaults,
-    without_open,
-)
 from autoplan.launch.frameworks.megatron.argument_keys import CORE_KEYS, add_key
 from autoplan.launch.frameworks.megatron.arguments import Arguments
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
+from autoplan.launch.known_models import model_entry
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices, visible_devices
-from autoplan.launch.target import Target
-from autoplan.schema.model import ModelSpec
 
 SWIFT: Final = interface("ms-swift")
-_SHIPPED: Final = Shipped(
+_SHIPPED: Final = training.Shipped(
     re.compile(r"(?:.*/swift/.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift"
 )
 _PROGRAM: Final = re.compile(
@@ -59,8 +44,8 @@ _SIGNS: Final[Sequence[str]] = SWIFT.data["signs"]
 _REPLICAS, _CORE = Written("DDP"), Written("Megatron-Core")
 #: Fields that stay open where each process splits the layers over several devices.
 _SPLIT: Final = frozenset({"devices", "tp", "pp"})
-#: Trainings whose memory is that of a model alone.
-_FULL: Final = frozenset({"full"})
+#: Training whose memory is that of a model alone.
+_FULL: Final = "full"
 
 
 def is_swift(file: LaunchFile) -> bool:
@@ -137,95 +122,65 @@ def _training(script: Script, file: LaunchFile) -> tuple[Command, int]:
 
 
 def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
-    values = {**alone(), **({"devices": devices} if devices else {})}
-    values |= {**_precision(document), "optimizer": optimizer_of(document)}
+    values = {**alone(), **stated(devices=devices)}
+    values |= {**_precision(document), "optimizer": training.optimizer_of(document)}
     values |= {"way": _REPLICAS} | _sharding(document, file)
-    values |= document.bound("cp", "sequence_length")
-    values["recompute"] = Written("full", default=True)
-    values |= recompute_of(document, "recompute")
-    with_defaults(document, "mbs")
-    values |= _split_batches(document, file, values)
-    values |= _adapters(document) | _software(document)
+    values |= document.bound("cp", "sequence_length", "recompute")
+    training.with_defaults(document, "mbs")
+    # Microbatch and batch; where processes split layers, they are the data-parallel ranks.
+    split = _SPLIT & document.opened if "devices" in values else frozenset()
+    document.opened -= split
+    fields = _batches(document, file, values)
+    document.opened |= split
+    values |= {**fields, "dp": values["devices"]} if split else fields
+    values |= _adapters(document) | training.software_of(document, "compiled", "liger")
     for path, written in document.entries.items():
-        if path not in (*SWIFT.keys.values(), *SWIFT.data["engine"]) and "." not in path:
+        if path not in (*SWIFT.read, *SWIFT.data["engine"]) and "." not in path:
             document.leave_open(path, written)
     document.stop_at_problems()
-    return _assembled(file, document, without_open(values), document.opened)
+    return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
-def _assembled(
-    file: LaunchFile, document: WrittenDocument, values: Mapping[str, Written], opened: set[str]
-) -> Configuration:
-    if document.given("model") is None and document.given("earlier_model") is not None:
-        document.entries[SWIFT.keys["model"]] = document.entries[SWIFT.keys["earlier_model"]]
-    model = model_of(document)
-    return assembled("ms-swift", file, values, model=model, opened=opened, warnings=document.notes)
-
-
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     """Return the precision: that of a flag, or the type of the weights; left out, it is the checkpoint's."""
-    values = precision_of(document)
+    values = training.precision_of(document)
     if values and not values["precision"].default:
         return values
     named = document.bound("dtype")
     return {"precision": named["dtype"]} if "dtype" in named else {}
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    values = sharding_values(document, file, _SHIPPED)
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
+    values = training.sharding_values(document, file, _SHIPPED)
     if str(getattr(document.given("fsdp"), "value", "")).lower() == "fsdp2":
         values.pop("recompute", None)
     return values
 
 
-def _split_batches(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
-    """Return microbatch and batch; where processes split layers, they are the data-parallel ranks."""
-    split = _SPLIT & document.opened if "devices" in values else frozenset()
-    document.opened -= split
-    fields = _batches(document, file, values)
-    document.opened |= split
-    return {**fields, "dp": values["devices"]} if split else fields
-
-
-def _batches(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
+def _batches(document: WrittenDocument, file: LaunchFile, values: Values) -> Fields:
     """Return microbatch and batch; without steps, these are what makes a batch of sixteen, or of one each."""
     devices = values["devices"].value if "devices" in values else file.devices
     mbs = document.number("mbs")
     if document.given("steps") is None and mbs is not None and devices is not None:
         steps = max(1, math.ceil(16 / mbs.value / devices))
         document.entries[SWIFT.keys["steps"]] = Written(steps, default=True)
-    return batch_of(document, file, values)
+    return training.batch_of(document, file, values)
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
+def _adapters(document: WrittenDocument) -> Fields:
     """Return the adapters of LoRA, which is how ms-swift tunes unless it is told to train all."""
-    kinds = (document.text(name) for name in ("tuner", "earlier_tuner", "earliest_tuner"))
-    kind = next((written for written in kinds if written is not None), Written("lora", default=True))
-    if kind.value in _FULL:
+    kind = document.bound("tuner")["tuner"]
+    if kind.value == _FULL:
         return {}
     if kind.value not in {"lora", "qlora"}:
         document.notes.append(f"{kind.words}: read as low-rank adapters")
     targets = document.given("adapted")
     every = targets is None or str(targets.value) in {"all-linear", "ALL"}
     rank = document.number("adapter_rank") or Written(8, kind.line, kind.words, default=True)
-    bits, four = document.number("bits"), document.flag("four_bits")
-    quantised = bits.value if bits else 4 if four is not None and four.value else None
+    bits, four = document.number("bits"), document.on("four_bits")
+    quantised = bits.value if bits else 4 if four else None
     base = {4: "nf4", 8: "int8"}.get(quantised) if quantised is not None else None
-    return adapter_values(rank, targets, every=every, more=base_values(document, base))
-
-
-def _software(document: WrittenDocument) -> dict[str, Written]:
-    compiled, liger = document.flag("compiled"), document.flag("liger")
-    values = read_attention(document)
-    if compiled is not None:
-        values["compile"] = compiled.value
-    if liger is not None and liger.value:
-        values |= {"loss": "chunked", "fused_kernels": True}
-    return {"software": Written(values)} if values else {}
+    return training.adapter_values(rank, targets, every=every, more=training.base_values(document, base))
 
 
 def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
@@ -236,64 +191,39 @@ def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | No
         key = CORE_KEYS.get(path)
         if key is not None and str(written.value).lower() not in {"none", ""}:
             add_key(arguments, key, path, written)
-        elif path not in SWIFT.keys.values():
+        elif path not in SWIFT.read:
             document.leave_open(path, written)
     arguments.stop_at_problems()
-    model = document.text("model") or document.text("earlier_model")
+    model = document.text("model")
     values = read_layout(arguments, None, experts=True)
     for name, default in SWIFT.data["megatron_defaults"].items():
         if name not in values or values[name].default:
             values[name] = Written(default, default=True)
-    if _is_dense(model) and values["etp"].default:
+    entry = model_entry(checkpoint_model(str(model.value)) if model is not None else None)
+    if entry is not None and entry.moe is None and values["etp"].default:
         del values["etp"]
-    values |= _states(document) | document.bound("sequence_length") | _tuned(document)
-    if devices is not None:
-        values["devices"] = devices
+    named = document.bound("dtype")
+    # States are sharded unless a file turns it off, and all is trained unless it is told otherwise.
+    values |= document.bound("distributed_optimizer") | ({"precision": named["dtype"]} if named else {})
+    values |= document.bound("sequence_length") | (_adapters(document) if document.text("tuner") else {})
+    values |= stated(devices=devices)
     arguments.stop_at_problems()
     document.stop_at_problems()
     values = dict(with_devices(file, known_alone(values, document.opened)))
     if model is None:
         document.notes.append("the model is that of a checkpoint, which is not named")
-    return _assembled(file, document, {**without_open(values), "way": _CORE}, document.opened)
+    values = {**without_open(values), "way": _CORE}
+    return assembled_document(document, file, values, training.model_of(document))
 
 
 def _name_converted(document: WrittenDocument) -> None:
     """Name the model of a checkpoint that was converted for Megatron-LM: ``Qwen3-30B-A3B-mcore``."""
     loaded = document.entries.get("load")
-    named = any(document.given(name) is not None for name in ("model", "earlier_model"))
-    if loaded is None or named:
+    if loaded is None or document.given("model") is not None:
         return
     original = re.sub(r"[-_]mcore$", "", str(loaded.value).rstrip("/"))
     if checkpoint_model(original) is not None:
         document.entries[document.path("model")] = replace(loaded, value=original)
 
 
-def _is_dense(named: Written | None) -> bool:
-    """Return whether a model of the catalogue has no experts."""
-    name = checkpoint_model(str(named.value)) if named is not None else None
-    entry = load_entry("model", name) if name is not None else None
-    return isinstance(entry, ModelSpec) and entry.moe is None
-
-
-def _states(document: WrittenDocument) -> dict[str, Written]:
-    """Return the sharding of optimizer states, which is on unless a file turns it off, and the precision."""
-    off = document.flag("distributed_optimizer")
-    fields = {"zero": Written(int(bool(off.value)), off.line, off.words)} if off is not None else {}
-    named = document.bound("dtype")
-    return fields | ({"precision": named["dtype"]} if "dtype" in named else {})
-
-
-def _tuned(document: WrittenDocument) -> dict[str, Written]:
-    """Return the adapters of a run of Megatron-LM, which trains all unless it is told otherwise."""
-    kind = document.text("tuner") or document.text("earlier_tuner")
-    return {} if kind is None or kind.value in _FULL else _adapters(document)
-
-
-TARGET: Final = Target(
-    name="ms-swift",
-    framework=SWIFT.data["title"],
-    version=SWIFT.data["version"],
-    check="names checked",
-    recognises=is_swift,
-    read=read_swift,
-)
+TARGET: Final = target_of(SWIFT, recognises=is_swift, read=read_swift)

@@ -15,16 +15,14 @@ from itertools import accumulate
 from typing import Any, Final
 
 from autoplan.errors import AutoplanError
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document_edits import layout_edits
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.assembly import assembled_document
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.missing_parts import microbatches, refuse_order, refuse_software
 from autoplan.launch.known_models import named_model
-from autoplan.launch.target import InexpressibleError, Target
+from autoplan.launch.target import InexpressibleError
 from autoplan.schema.huggingface.model_config import model_from_huggingface
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -58,55 +56,44 @@ def read_nanotron(file: LaunchFile) -> Configuration:
     fields, hints = (None, []) if model is None else _described(model)
     if model is not None:
         values |= _stages(model, values, document)
-    return assembled(
-        "nanotron", file, values, model=fields, opened=document.opened, warnings=[*document.notes, *hints]
-    )
+    return assembled_document(document, file, values, fields, hints=hints)
 
 
-def _degrees(document: WrittenDocument) -> dict[str, Written]:
+def _degrees(document: WrittenDocument) -> Fields:
     degrees = document.bound("dp", "pp", "tp")
     for name in ("dp", "pp", "tp"):
         if name not in degrees:
             document.refuse("it is missing", name)
-    tp, mode = degrees.get("tp"), document.text("sp", ("all_reduce", "reduce_scatter"))
+    tp, pp, mode = degrees.get("tp"), degrees.get("pp"), document.text("sp", ("all_reduce", "reduce_scatter"))
     scattered = mode is not None and mode.value == "reduce_scatter" and tp is not None and tp.value > 1
     schedule, experts = document.bound("schedule"), document.bound("ep")
     if experts["ep"].value > 1:
         document.refuse("experts are an axis of their own here, which is not read", "ep")
-    full = document.flag("recompute")
     values = {
         **degrees,
         **document.bound("cp"),
         **experts,
-        "sp": Written(scattered, mode.line, mode.words) if mode else Written(value=False, default=True),
+        "sp": mode.of(scattered) if mode else Written(value=False, default=True),
         "schedule": schedule.get("schedule", Written("gpipe", default=True)),
-        "recompute": replace(full, value="full" if full.value else "none")
-        if full
-        else Written("none", default=True),
+        **document.bound("recompute"),
     }
-    pp = degrees.get("pp")
     if pp is not None and pp.value == 1:
-        values["schedule"] = Written("1f1b", pp.line, pp.words)
+        values["schedule"] = pp.of("1f1b")
     return values
 
 
-def _training(document: WrittenDocument) -> dict[str, Written]:
-    zero = document.bound("zero")
-    if zero and zero["zero"].value > 1:
+def _training(document: WrittenDocument) -> Fields:
+    values = document.bound("mbs", "sequence_length", "zero", "precision", "optimizer")
+    if "zero" in values and values["zero"].value > 1:
         document.refuse("nanotron has ZeRO stages 0 and 1", "zero")
-    precision = document.bound("precision")
-    values = {**document.bound("mbs", "sequence_length"), **zero, **precision, **document.bound("optimizer")}
     former = document.given("earlier_adam")
     if former is not None and "optimizer" not in values:
         # Before there were several, the section of the optimizer had Adam's settings.
         values["optimizer"] = replace(former, value="adamw")
-    gradients = document.flag("gradients")
-    if gradients is not None:
-        values["software"] = replace(gradients, value={"gradients": "fp32" if gradients.value else "bf16"})
-    return values
+    return values | document.bound("gradients")
 
 
-def _devices(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
+def _devices(document: WrittenDocument, file: LaunchFile, values: Fields) -> None:
     """Add the devices, which are the product of the degrees, and the batch of a step."""
     degrees = [values[key] for key in ("tp", "cp", "dp", "pp")]
     count = math.prod(written.value for written in degrees)
@@ -174,14 +161,14 @@ def _described(model: ModelSpec) -> tuple[Mapping[str, Any] | str | None, list[s
     return named_model({**fields, "source": "model_config of a file of nanotron"})
 
 
-def _stages(model: ModelSpec, values: Mapping[str, Written], document: WrittenDocument) -> dict[str, Written]:
+def _stages(model: ModelSpec, values: Values, document: WrittenDocument) -> Fields:
     pp = values["pp"]
     stages = balanced_stages(model, pp.value)
     if min(stages) < 1:
         shown = "/".join(map(str, stages))
         document.refuse(f"nanotron's balance gives the stages {shown} layers", "pp")
         document.stop_at_problems()
-    return {"stages": Written(stages, pp.line, pp.words)} if pp.value > 1 else {}
+    return {"stages": pp.of(stages)} if pp.value > 1 else {}
 
 
 def balanced_stages(model: ModelSpec, pp: int) -> tuple[int, ...]:
@@ -257,12 +244,4 @@ def nanotron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tupl
     return layout_edits(_TABLE, read_yaml(file).entries, nanotron_document(job, new), _DEFAULTS)
 
 
-TARGET: Final = Target(
-    name="nanotron",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="names checked",
-    recognises=is_nanotron,
-    read=read_nanotron,
-    edits=nanotron_edits,
-)
+TARGET: Final = target_of(_TABLE, recognises=is_nanotron, read=read_nanotron, edits=nanotron_edits)

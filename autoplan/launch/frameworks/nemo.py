@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import may_decide
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
 from autoplan.launch.frameworks.megatron.argument_keys import (
     Key,
@@ -33,7 +33,6 @@ from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command
-from autoplan.launch.target import Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -153,7 +152,7 @@ def _known(document: WrittenDocument, path: str) -> Written:
     written = document.entries[path]
     if isinstance(written.value, str) and "${" in written.value:
         document.text(path)
-        return Written(None, written.line, written.words)
+        return written.of(None)
     return written
 
 
@@ -168,7 +167,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, bool]:
     return resolved(document, file, _WRAPPED), True
 
 
-def _prefix(entries: Mapping[str, Written]) -> str:
+def _prefix(entries: Values) -> str:
     """Return what the paths of NeMo's keys begin with in a file of a launcher or a test."""
     keys = ("trainer", "trainer.devices", "trainer.num_nodes")
     return next((f"{w}." for w in _WRAPPED if any(f"{w}.{key}" in entries for key in keys)), "")
@@ -233,7 +232,7 @@ def _chosen(document: WrittenDocument, path: str, table: str) -> Written | None:
     if name not in names:
         document.refuse(f"{name[:40]!r} is none of {', '.join(names)}", path)
         return None
-    return Written(names[name], written.line, written.words)
+    return written.of(names[name])
 
 
 def _add_switch(document: WrittenDocument, arguments: Arguments, path: str, table: str) -> None:
@@ -244,34 +243,28 @@ def _add_switch(document: WrittenDocument, arguments: Arguments, path: str, tabl
 
 
 def _optimizer(document: WrittenDocument, arguments: Arguments) -> None:
-    written = document.text("model.optim.name")
+    path, written = "model.optim.name", document.text("model.optim.name")
     if written is not None:
         name, sharded = _NEMO["optimizers"].get(written.value, (written.value, False))
-        add_key(arguments, key_of("optimizer"), "model.optim.name", replace(written, value=name))
-        add_key(
-            arguments, key_of("distributed_optimizer"), "model.optim.name", replace(written, value=sharded)
-        )
+        for binding, value in (("optimizer", name), ("distributed_optimizer", sharded)):
+            add_key(arguments, key_of(binding), path, replace(written, value=value))
     gradients = document.given("model.optim.grad_sync_dtype")
     if gradients is not None:
-        shown = Written(str(gradients.value) in {"bf16", "bfloat16"}, gradients.line, gradients.words)
+        shown = gradients.of(str(gradients.value) in {"bf16", "bfloat16"})
         add_key(arguments, key_of("bf16_gradients"), "model.optim.grad_sync_dtype", shown)
 
 
 def _fp8(document: WrittenDocument, arguments: Arguments) -> None:
-    written = document.flag("model.fp8")
-    if written is None or not written.value:
-        return
-    eight = document.flag("model.fp8_e4m3")
-    name = "e4m3" if eight is not None and eight.value else "hybrid"
-    add_key(arguments, key_of("fp8_format"), "model.fp8", Written(name, written.line, written.words))
+    written, eight = document.on("model.fp8"), document.on("model.fp8_e4m3")
+    if written is not None:
+        add_key(arguments, key_of("fp8_format"), "model.fp8", written.of("e4m3" if eight else "hybrid"))
 
 
 def _fsdp(document: WrittenDocument, arguments: Arguments) -> None:
     """Add the arguments of PyTorch's FSDP, which NeMo shards over all data-parallel ranks."""
-    written = document.flag("model.fsdp")
-    if written is None or not written.value:
+    written, sharded = document.on("model.fsdp"), _NEMO["fsdp"]
+    if written is None:
         return
-    sharded = _NEMO["fsdp"]
     strategy = document.text("model.fsdp_sharding_strategy", (*sharded, "hybrid"))
     name = strategy.value if strategy else "full"
     if name not in sharded:
@@ -281,7 +274,7 @@ def _fsdp(document: WrittenDocument, arguments: Arguments) -> None:
         add_key(arguments, key_of(switch), "model.fsdp", written)
 
 
-def _adapters(document: WrittenDocument, arguments: Arguments) -> dict[str, Written]:
+def _adapters(document: WrittenDocument, arguments: Arguments) -> Fields:
     """Return NeMo 1's adapters, at queries, keys and values; those of other kinds stay open."""
     scheme = document.given("model.peft.peft_scheme")
     if scheme is None or str(scheme.value).lower() == "none":
@@ -299,18 +292,13 @@ def _devices(document: WrittenDocument) -> Written | None:
     if shown is None or shown.value in {-1, "auto", "-1"}:
         return None
     per_node, nodes = document.number("trainer.devices"), document.number("trainer.num_nodes")
-    if per_node is None:
-        return None
-    count = nodes.value if nodes else 1
-    words = f"{nodes.words} {per_node.words}" if nodes else per_node.words
-    return Written(per_node.value * count, per_node.line, words)
+    if per_node is None or nodes is None:
+        return per_node
+    return Written(per_node.value * nodes.value, per_node.line, f"{nodes.words} {per_node.words}")
 
 
 def nemo_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key.
-
-    Those of a script are overrides, those of a YAML file keys where the file has them.
-    """
+    """Return the edits, overrides of a script or keys; raises InexpressibleError without a key."""
     document, _ = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     special: Mapping[str, Mapping[str, Any]] = {} if recipe else _SPECIAL
@@ -327,12 +315,4 @@ def _as_override(edit: FileEdit) -> FileEdit:
     return FileEdit(edit.before, after, edit.line)
 
 
-TARGET: Final = Target(
-    name="nemo",
-    framework=_NEMO["title"],
-    version=_NEMO["version"],
-    check="names checked",
-    recognises=is_nemo,
-    read=read_nemo,
-    edits=nemo_edits,
-)
+TARGET: Final = target_of(interface("nemo"), recognises=is_nemo, read=read_nemo, edits=nemo_edits)

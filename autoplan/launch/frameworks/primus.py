@@ -12,11 +12,10 @@ from typing import Final
 
 import yaml
 
-from autoplan.catalog import load_entry
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.assembly import assembled_document, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
@@ -26,8 +25,7 @@ from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import following_values
 from autoplan.launch.frameworks.torchtitan.override_words import DEFAULTS, KEYS
 from autoplan.launch.frameworks.torchtitan.torchtitan_values import titan_configuration
-from autoplan.launch.target import Target
-from autoplan.schema.model import ModelSpec
+from autoplan.launch.known_models import model_entry
 
 _PRIMUS: Final = interface("primus").data
 #: What holds in an experiment of torchtitan that says nothing: its module recomputes nothing.
@@ -76,7 +74,7 @@ def _filled(written: Written, file: LaunchFile) -> Written:
         value = yaml.safe_load(file.variables.get(match[1], match[2]))
     except yaml.YAMLError:
         return written
-    return Written(value, written.line, written.words)
+    return written.of(value)
 
 
 def _model(document: WrittenDocument, named: Written | None) -> str | None:
@@ -87,7 +85,7 @@ def _model(document: WrittenDocument, named: Written | None) -> str | None:
     default = _VARIABLE.match(str(named.value))
     stem = default[2].removesuffix(".yaml") if default else name
     if stem.endswith(_EIGHT):
-        converters = Written([_PRIMUS["eight_bit_converter"]], named.line, named.words)
+        converters = named.of([_PRIMUS["eight_bit_converter"]])
         document.entries.setdefault(KEYS["converters"], converters)
         stem = stem.removesuffix(_EIGHT)
     models: Mapping[str, str] = {key.lower(): entry for key, entry in _PRIMUS["models"].items()}
@@ -116,9 +114,8 @@ def _megatron(file: LaunchFile, document: WrittenDocument, module: str, model: s
             and not (name == "bf16" and arguments.has("fp16"))
         ):
             add_key(arguments, CORE_KEYS[_path(name)], name, Written(value, default=True))
-    entry = load_entry("model", model) if model else None
-    counted = arguments.number("layers")
-    layers = counted.value if counted else entry.layers if isinstance(entry, ModelSpec) else None
+    entry, counted = model_entry(model), arguments.number("layers")
+    layers = counted.value if counted else entry.layers if entry is not None else None
     values = read_layout(arguments, layers, experts=True)
     values = {key: _marked(written) for key, written in values.items()}
     arguments.stop_at_problems()
@@ -127,18 +124,16 @@ def _megatron(file: LaunchFile, document: WrittenDocument, module: str, model: s
     values = dict(with_devices(file, known_alone(values, arguments.opened)))
     values |= following_values(arguments, values)
     arguments.stop_at_problems()
-    model_entry = (
-        model if not any(arguments.has(name) for name in ("layers", "hidden_size", "experts")) else None
-    )
-    return assembled(
-        "primus", file, values, model=model_entry, opened=arguments.opened, warnings=document.notes
+    stated = any(arguments.has(name) for name in ("layers", "hidden_size", "experts"))
+    return assembled_document(
+        document, file, values, None if stated else model, framework="primus", opened=arguments.opened
     )
 
 
 def _switch(kind: str, written: Written) -> Written:
     """Return a switch that is written as a number as one that is true or false."""
     if kind in {"on", "off"} and written.value in {0, 1}:
-        return Written(bool(written.value), written.line, written.words)
+        return written.of(bool(written.value))
     return written
 
 
@@ -157,11 +152,4 @@ def _torchtitan(file: LaunchFile, document: WrittenDocument, module: str, model:
     return titan_configuration("primus", file, document, model, defaults=_TITAN)
 
 
-TARGET: Final = Target(
-    name="primus",
-    framework=_PRIMUS["title"],
-    version=_PRIMUS["version"],
-    check="names checked",
-    recognises=is_primus,
-    read=read_primus,
-)
+TARGET: Final = target_of(interface("primus"), recognises=is_primus, read=read_primus)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import operator
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,7 +18,8 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written
+from autoplan.launch.frameworks.hugging_face.python_program import parsed_program
 from autoplan.launch.frameworks.megatron.argument_keys import CORE_KEYS, Key, add_key, key_of
 from autoplan.launch.frameworks.megatron.arguments import Arguments
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
@@ -73,14 +73,7 @@ def is_python(file: LaunchFile) -> bool:
 
 def read_recipe(framework: str, file: LaunchFile) -> Configuration:
     """Return what a recipe sets; raises SpecError for what is no Python, and for several recipes."""
-    try:
-        with warnings.catch_warnings():
-            # What a compiler would warn of is the program's business.
-            warnings.simplefilter("ignore")
-            tree = ast.parse(file.text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
+    tree = parsed_program(file)
     functions = {name: _settings(tree, body, file) for name, body in _functions(tree)}
     chosen = file.variables.get(_CHOICE)
     if chosen is not None and chosen not in functions:
@@ -264,14 +257,14 @@ def _configuration(framework: str, file: LaunchFile, settings: _Settings) -> Con
     return assembled(framework, file, values, model=model, opened=arguments.opened, warnings=notes)
 
 
-def _adapters(settings: _Settings) -> dict[str, Written]:
+def _adapters(settings: _Settings) -> Fields:
     ranks = settings.values.get(_RANK, [])
     if not ranks or not isinstance(ranks[0].value, int):
         return {}
     return {"adapters": replace(ranks[0], value={"rank": ranks[0].value, "targets": "all"})}
 
 
-def _precision(settings: _Settings) -> dict[str, Written]:
+def _precision(settings: _Settings) -> Fields:
     """Return the precision that an argument or the name of a recipe of formats says, if it is one alone."""
     said = {ours for name, names in _TABLE["dtypes"].items() for ours in _said(settings, name, names)}
     formats = said or settings.formats
@@ -290,4 +283,4 @@ def _devices(settings: _Settings) -> Written | None:
     whole = each is not None and isinstance(each.value, int) and each.value > 0
     if not whole or each is None or (named and (nodes is None or not isinstance(nodes.value, int))):
         return None
-    return Written(each.value * (nodes.value if nodes else 1), each.line, each.words)
+    return each.of(each.value * (nodes.value if nodes else 1))

@@ -10,40 +10,28 @@ the keys. ``torchao.optim`` is where torchao >= 0.9 has its 8-bit optimizers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, model_called
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.assembly import alone, assembled_document, without_open
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import command_script
-from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     batch_of,
-    recompute_of,
-    without_open,
 )
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    model_notes,
-    node_counts,
-    refuse_adapter_fields,
-    refuse_beyond_data,
-    refuse_other_bases,
-    refuse_software,
-    stack_note,
-)
 from autoplan.launch.known_models import architecture_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.schema.adapters import AdapterSpec
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
+from autoplan.schema.adapters import MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -51,48 +39,12 @@ TORCHTUNE: Final = interface("torchtune")
 _COMPONENT: Final = re.compile(r"(?m)^\s+_component_\s*:\s*torchtune\.")
 _RUN: Final = re.compile(r"(?m)(?:^|[\s/])tune\s+run\b")
 _ALONE_RUN: Final = re.compile(r"(?m)^\s*#\s*tune\s+run\s+\w+_single_device\b")
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False}
 
 _FILE: Final = "torchtune.sh"
-_BOTH: Final = ("full", "lora")
-_LORA: Final = ("lora",)
 #: Models by their name on the hub: the folder and size of torchtune's configs, and the kinds there are.
-_CONFIGS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "meta-llama/Llama-2-7b-hf": ("llama2/7B", _BOTH),
-    "meta-llama/Llama-2-13b-hf": ("llama2/13B", _BOTH),
-    "meta-llama/Llama-2-70b-hf": ("llama2/70B", _LORA),
-    "meta-llama/Meta-Llama-3-8B": ("llama3/8B", _BOTH),
-    "meta-llama/Meta-Llama-3-70B": ("llama3/70B", _BOTH),
-    "meta-llama/Llama-3.1-8B": ("llama3_1/8B", _BOTH),
-    "meta-llama/Llama-3.1-70B": ("llama3_1/70B", _BOTH),
-    "meta-llama/Llama-3.2-1B": ("llama3_2/1B", _BOTH),
-    "meta-llama/Llama-3.2-3B": ("llama3_2/3B", _BOTH),
-    "mistralai/Mistral-7B-v0.1": ("mistral/7B", _BOTH),
-    "microsoft/Phi-3-mini-4k-instruct": ("phi3/mini", _BOTH),
-    "google/gemma-2b": ("gemma/2B", _BOTH),
-    "google/gemma-7b": ("gemma/7B", _BOTH),
-    "google/gemma-2-2b": ("gemma2/2B", _BOTH),
-    "google/gemma-2-9b": ("gemma2/9B", _BOTH),
-    "google/gemma-2-27b": ("gemma2/27B", _BOTH),
-    "Qwen/Qwen2.5-0.5B": ("qwen2_5/0.5B", _BOTH),
-    "Qwen/Qwen2.5-1.5B": ("qwen2_5/1.5B", _BOTH),
-    "Qwen/Qwen2.5-3B": ("qwen2_5/3B", _BOTH),
-    "Qwen/Qwen2.5-7B": ("qwen2_5/7B", _BOTH),
-    "Qwen/Qwen2.5-14B": ("qwen2_5/14B", ("lora_single_device",)),
-    "Qwen/Qwen2.5-32B": ("qwen2_5/32B", _LORA),
-    "Qwen/Qwen2.5-72B": ("qwen2_5/72B", _LORA),
-}
-#: Optimizers, and whether ``fused`` is an argument of theirs: every config of the table above gives it.
-_OPTIMIZERS: Final = {
-    "adamw": ("torch.optim.AdamW", True),
-    "adam": ("torch.optim.Adam", True),
-    "sgd": ("torch.optim.SGD", True),
-    "adamw-8bit": ("torchao.optim.AdamW8bit", False),
-    "paged-adamw": ("bitsandbytes.optim.PagedAdamW", False),
-    "paged-adamw-8bit": ("bitsandbytes.optim.PagedAdamW8bit", False),
-}
-#: The whole model has one format; recipes refuse fp16.
-_PRECISIONS: Final = ("bf16", "fp32")
+_CONFIGS: Final[Mapping[str, tuple[str, Sequence[str]]]] = TORCHTUNE.data["configs"]
+#: Optimizers, and whether ``fused`` is an argument of theirs.
+_OPTIMIZERS: Final[Mapping[str, tuple[str, bool]]] = TORCHTUNE.data["written_optimizers"]
 _ATTENTION: Final = "[q_proj,k_proj,v_proj,output_proj]"
 _SOFTWARE: Final = (
     *("compile", "pure_bf16", "loss", "loss_chunks"),
@@ -109,40 +61,37 @@ def emit_torchtune(run: PlannedRun) -> Emission:
     overrides = tuple(f"{key}={value}" for key, value in _overrides(job, layout).items())
     removed = () if _OPTIMIZERS[job.optimizer][1] else ("~optimizer.fused",)
     words = (*overrides, *removed)
-    start = _start(job, layout)
+    nodes, _ = missing_parts.node_counts(job, layout)
+    first = "MASTER_ADDR=HOST " if nodes > 1 else ""
+    each = f" (on each of {nodes} nodes)" if nodes > 1 else ""
+    start = f"start it with: {first}bash {_FILE} checkpointer.checkpoint_dir=... tokenizer.path=...{each}"
     text = command_script((*run.header, start), _command(job, layout), ((word,) for word in words))
     return Emission((EmittedFile(_FILE, text),), words, notes=(start, *_notes(job)))
 
 
 def _check(job: Job, layout: Layout) -> None:
-    """Raise InexpressibleError for the first part that torchtune does not have."""
-    refuse_software(job, _SOFTWARE, adapters=True)
-    refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
-    refuse_beyond_data(layout, _LATER)
-    if layout.devices > 1:
-        refuse_for_fsdp(layout, _STAGES)
-    else:
-        if layout.zero:
-            raise InexpressibleError(f"ZeRO-{layout.zero} on one device", [replace(layout, zero=0)])
-        refuse_for_replicas(layout, _STAGES)
-    if job.precision not in _PRECISIONS:
-        raise InexpressibleError(f"the precision {job.precision}")
-    if job.software.pure_bf16 is False or job.software.loss not in {None, "chunked"}:
-        raise InexpressibleError("fp32 copies of parameters, or a loss of all tokens at once")
-    _check_fine_tuning(job, layout)
-
-
-def _check_fine_tuning(job: Job, layout: Layout) -> None:
-    """Raise InexpressibleError for an optimizer or a base that torchtune has not, or not on several devices.
+    """Raise InexpressibleError for the first part that torchtune does not have.
 
     torchao's NF4 tensors have scales in 8 bits (``torchtune/modules/peft/lora.py``), and bitsandbytes'
     optimizers do not take shards. Only recipes of full fine-tunes update in backward.
     """
-    if job.optimizer not in _OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
-    if layout.devices > 1 and _OPTIMIZERS[job.optimizer][0].startswith("bitsandbytes"):
+    missing_parts.refuse_software(job, _SOFTWARE, adapters=True)
+    missing_parts.refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
+    missing_parts.refuse_beyond_data(layout, _LATER)
+    if layout.devices > 1:
+        missing_parts.refuse_for_fsdp(layout, _STAGES)
+    else:
+        if layout.zero:
+            raise InexpressibleError(f"ZeRO-{layout.zero} on one device", [replace(layout, zero=0)])
+        missing_parts.refuse_for_replicas(layout, _STAGES)
+    # The whole model has one format; recipes refuse fp16.
+    missing_parts.named(job, "precision", {"bf16": "bf16", "fp32": "fp32"})
+    if job.software.pure_bf16 is False or job.software.loss not in {None, "chunked"}:
+        raise InexpressibleError("fp32 copies of parameters, or a loss of all tokens at once")
+    component, _ = missing_parts.named(job, "optimizer", _OPTIMIZERS)
+    if layout.devices > 1 and component.startswith("bitsandbytes"):
         raise InexpressibleError(f"the optimizer {job.optimizer} on several devices: FSDP2 shards its states")
-    refuse_other_bases(job)
+    missing_parts.refuse_other_bases(job)
     if job.adapters is not None and job.software.optimizer_in_backward:
         raise InexpressibleError("updates of adapters in backward (software.optimizer_in_backward)")
 
@@ -159,7 +108,7 @@ def _config(job: Job) -> str:
 
 def _command(job: Job, layout: Layout) -> str:
     """Return the command without its overrides, in shell syntax."""
-    config, nodes = _config(job), node_counts(job, layout)
+    config, nodes = _config(job), missing_parts.node_counts(job, layout)
     kind = "lora" if job.adapters is not None else "full"
     if layout.devices == 1:
         return f"tune run {kind}_finetune_single_device --config {config}"
@@ -169,57 +118,41 @@ def _command(job: Job, layout: Layout) -> str:
 
 
 def _overrides(job: Job, layout: Layout) -> dict[str, str]:
-    """Return the keys of the config that a plan decides."""
+    """Return the keys of the config that a plan decides; updates in backward exclude clipping."""
     component, fused = _OPTIMIZERS[job.optimizer]
-    software = job.software
-    return {
-        "batch_size": str(layout.microbatch),
-        "gradient_accumulation_steps": str(microbatches(job, layout)),
-        "tokenizer.max_seq_len": str(job.workload.sequence_length),
+    software, several, adapters = job.software, layout.devices > 1, job.adapters
+    at_once = None if adapters is not None else bool(software.optimizer_in_backward)
+    values = {
+        "batch_size": layout.microbatch,
+        "gradient_accumulation_steps": missing_parts.microbatches(job, layout),
+        "tokenizer.max_seq_len": job.workload.sequence_length,
         "dtype": job.precision,
         "optimizer": component,
-        **({"optimizer.fused": "True"} if fused else {}),
-        **_in_backward(job),
-        "enable_activation_checkpointing": str(layout.mode == "full"),
-        "enable_activation_offloading": str(layout.activation_offload),
-        "compile": str(bool(software.compile)),
-        **({"loss.num_output_chunks": str(software.loss_chunks)} if software.loss_chunks else {}),
-        **(_sharding(job, layout) if layout.devices > 1 else {}),
-        **(_adapters(job.adapters) if job.adapters is not None else {}),
+        "optimizer.fused": fused or None,
+        "optimizer_in_bwd": at_once,
+        "clip_grad_norm": "null" if at_once else None,
+        "enable_activation_checkpointing": layout.mode == "full",
+        "enable_activation_offloading": layout.activation_offload,
+        "compile": bool(software.compile),
+        "loss.num_output_chunks": software.loss_chunks or None,
+        "fsdp_reshard_after_forward": layout.zero == 3 if several else None,
+        "fsdp_cpu_offload": bool(software.offload_parameters) if several else None,
+        **(_adapters(adapters) if adapters is not None else {}),
     }
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def _in_backward(job: Job) -> dict[str, str]:
-    """Return the keys of updates in backward, which exclude clipping (recipes of full fine-tunes)."""
-    if job.adapters is not None:
-        return {}
-    chosen = bool(job.software.optimizer_in_backward)
-    return {"optimizer_in_bwd": str(chosen), **({"clip_grad_norm": "null"} if chosen else {})}
-
-
-def _sharding(job: Job, layout: Layout) -> dict[str, str]:
-    offloaded = bool(job.software.offload_parameters)
-    return {"fsdp_reshard_after_forward": str(layout.zero == 3), "fsdp_cpu_offload": str(offloaded)}
-
-
-def _adapters(adapters: AdapterSpec) -> dict[str, str]:
+def _adapters(adapters: AdapterSpec) -> dict[str, Any]:
     """Return the keys of low-rank adapters, whose scale is 2 as in torchtune's own configs."""
     return {
         "model.lora_attn_modules": _ATTENTION,
-        "model.apply_lora_to_mlp": str(adapters.targets == "all"),
-        "model.lora_rank": str(adapters.rank),
-        "model.lora_alpha": str(2 * adapters.rank),
-        "model.lora_dropout": str(adapters.dropout),
-        **({"model.quantize_base": "True"} if adapters.base is not None else {}),
-        **({"model.use_dora": "True"} if adapters.dora else {}),
+        "model.apply_lora_to_mlp": adapters.targets == "all",
+        "model.lora_rank": adapters.rank,
+        "model.lora_alpha": 2 * adapters.rank,
+        "model.lora_dropout": adapters.dropout,
+        "model.quantize_base": True if adapters.base is not None else None,
+        "model.use_dora": True if adapters.dora else None,
     }
-
-
-def _start(job: Job, layout: Layout) -> str:
-    nodes, _ = node_counts(job, layout)
-    first = "MASTER_ADDR=HOST " if nodes > 1 else ""
-    each = f" (on each of {nodes} nodes)" if nodes > 1 else ""
-    return f"start it with: {first}bash {_FILE} checkpointer.checkpoint_dir=... tokenizer.path=...{each}"
 
 
 def _notes(job: Job) -> tuple[str, ...]:
@@ -227,8 +160,8 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (
         config,
         "shorter samples are not padded to the length: dataset.packed=True fills sequences",
-        *model_notes(job),
-        *stack_note(job, ("torchtune",), "torchtune", "torchtune"),
+        *missing_parts.model_notes(job),
+        *missing_parts.stack_note(job, ("torchtune",), "torchtune", "torchtune"),
     )
 
 
@@ -251,8 +184,8 @@ def read_torchtune(file: LaunchFile) -> Configuration:
     for path, written in document.entries.items():
         if path not in TORCHTUNE.keys.values() and "." not in path:
             document.leave_open(path, written)
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
-    values |= document.bound("tp", "cp") | ({"devices": devices} if devices else {})
+    usual = alone("zero", "recompute")
+    values = usual | document.bound("tp", "cp") | stated(devices=devices)
     values |= _read_sharding(document, devices.value if devices else file.devices, file)
     values |= _read_training(document)
     values |= batch_of(document, file, values)
@@ -260,9 +193,8 @@ def read_torchtune(file: LaunchFile) -> Configuration:
     document.stop_at_problems()
     model = _read_model(document, file)
     if not complete:
-        values = {key: written for key, written in values.items() if not written.default or key in _ALONE}
-    opened, notes = document.opened, document.notes
-    return assembled("torchtune", file, without_open(values), model=model, opened=opened, warnings=notes)
+        values = {key: written for key, written in values.items() if not written.default or key in usual}
+    return assembled_document(document, file, without_open(values), model)
 
 
 def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
@@ -299,20 +231,17 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
     return resolved(document, file), devices, text is not None
 
 
-def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchFile) -> dict[str, Written]:
+def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchFile) -> Fields:
     """Return what is sharded: all of the model in recipes of several devices, and nothing on one."""
     if devices == 1 or _is_alone(document, file):
         return {"zero": Written(0, default=True), "devices": Written(1, default=True)}
-    kept = document.flag("resharded")
-    zero = (
-        Written(3, default=True) if kept is None else Written(3 if kept.value else 2, kept.line, kept.words)
-    )
+    values = document.bound("resharded")
     shards, copies = document.number("shards", least=-1), document.number("replicas")
     if copies is not None and copies.value > 1:
-        document.opened |= set() if shards is not None and shards.value > 0 else {"dp_shard"}
         if shards is not None and shards.value > 0:
-            return {"zero": zero, "dp_shard": shards}
-    return {"zero": zero}
+            return {**values, "dp_shard": shards}
+        document.opened |= {"dp_shard"}
+    return values
 
 
 def _is_alone(document: WrittenDocument, file: LaunchFile) -> bool:
@@ -326,47 +255,32 @@ def _is_alone(document: WrittenDocument, file: LaunchFile) -> bool:
     )
 
 
-def _read_training(document: WrittenDocument) -> dict[str, Written]:
+def _read_training(document: WrittenDocument) -> Fields:
     """Return precision, recompute, offload, optimizer and software; the whole model has the one format."""
-    values = {**document.bound("precision"), "recompute": Written("none", default=True)}
-    values |= recompute_of(document, "recompute")
-    inputs = document.flag("activation_offload")
-    if inputs is not None and inputs.value:
-        values["offload"] = Written("activations", inputs.line, inputs.words)
+    values = document.bound("precision", "recompute", "activation_offload")
     named = document.text("optimizer")
     if named is not None:
-        names = {component: ours for ours, (component, _) in _OPTIMIZERS.items()} | TORCHTUNE.data[
-            "optimizers"
-        ]
-        values["optimizer"] = Written(names.get(str(named.value)), named.line, named.words)
+        names = {component: ours for ours, (component, _) in _OPTIMIZERS.items()}
+        values["optimizer"] = named.of((names | TORCHTUNE.data["optimizers"]).get(str(named.value)))
     software: dict[str, Any] = {"pure_bf16": True} if "precision" in values else {}
-    for name, key in TORCHTUNE.data["software"].items():
-        flag = document.flag(name)
-        if flag is not None and (flag.value or name == "compiled"):
-            software[key] = bool(flag.value)
+    software |= document.choices("compiled", "state_offload", "in_backward")
     return {**values, **({"software": Written(software)} if software else {})}
 
 
-def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
-    rank = document.number("adapter_rank")
+def _read_adapters(document: WrittenDocument) -> Fields:
+    rank, named, component = (
+        document.number("adapter_rank"),
+        document.given("adapted"),
+        document.text("component"),
+    )
     if rank is None:
         return {}
-    named, dense = document.given("adapted"), document.flag("adapted_dense")
     listed = named.value if named is not None and isinstance(named.value, list) else []
     targets = ["o_proj" if str(name) == "output_proj" else str(name) for name in listed]
-    dense_too = dense is not None and bool(dense.value)
-    modules = [*targets, *(("gate_proj", "up_proj", "down_proj") if dense_too else ())]
-    component = document.text("component")
-    quantised, magnitudes = document.flag("quantized"), document.flag("dora")
-    four = (component is not None and "qlora" in component.value) or (
-        quantised is not None and quantised.value
-    )
-    more = {
-        **({"base": "nf4"} if four else {}),
-        **({"dora": True} if magnitudes and magnitudes.value else {}),
-    }
-    at = Written(modules, rank.line, rank.words)
-    return adapter_values(rank, at, every=False, more=more)
+    modules = [*targets, *(MLP_MODULES if document.on("adapted_dense") else ())]
+    four = (component is not None and "qlora" in component.value) or document.on("quantized")
+    more = {**({"base": "nf4"} if four else {}), **({"dora": True} if document.on("dora") else {})}
+    return adapter_values(rank, rank.of(modules), every=False, more=more)
 
 
 def _read_model(document: WrittenDocument, file: LaunchFile) -> str | None:
@@ -398,12 +312,4 @@ def _size_of(stem: str) -> str:
     return stem.partition("/")[2].lower().replace(".", "_")
 
 
-TARGET: Final = Target(
-    name="torchtune",
-    framework="torchtune",
-    version="0.6.1",
-    check="accepted by the framework's parser",
-    emit=emit_torchtune,
-    recognises=is_torchtune,
-    read=read_torchtune,
-)
+TARGET: Final = target_of(TORCHTUNE, emit=emit_torchtune, recognises=is_torchtune, read=read_torchtune)

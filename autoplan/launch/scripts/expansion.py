@@ -1,6 +1,6 @@
-"""Expansion of words: variables, arrays, arithmetic; and tests: ``[ ... ]``, ``[[ ... ]]`` and ``test``.
+"""Expansion of words of a shell: variables, arrays, and arithmetic of integers.
 
-Commands are not executed: their output is unknown, and so is a test that depends on it (None).
+Commands are not executed: their output is unknown.
 """
 
 from __future__ import annotations
@@ -13,30 +13,188 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.scripts.arithmetic import NotArithmeticError, evaluate_arithmetic
+from autoplan.launch.scripts import word_parser as syntax
 from autoplan.launch.scripts.pieces import (
     BREAK,
+    Array,
     Piece,
+    ShellScope,
     Text,
     Unknown,
+    Value,
     Word,
     fields_of,
     joined_pieces,
     plain,
     split,
 )
-from autoplan.launch.scripts.syntax.shell_parser import parse_script
-from autoplan.launch.scripts.syntax.syntax_tree import (
-    Arithmetic,
-    Assignment,
-    CommandText,
-    Literal,
-    Parameter,
-    ShellWord,
-    SimpleCommand,
-    WordPart,
+from autoplan.launch.scripts.shell_parser import parse_script
+
+#: Operators of two numbers, besides division, by their signs.
+_SUMS: Final = {"+": operator.add, "-": operator.sub, "*": operator.mul, "**": operator.pow}
+
+
+_BITS: Final = {"<<": operator.lshift, ">>": operator.rshift, "&": operator.and_, "|": operator.or_}
+
+
+_ORDERS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+_TRUTHS: Final[dict[str, Callable[[int, int], object]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "&&": lambda a, b: a and b,
+    "||": lambda a, b: a or b,
+}
+
+_TOKEN: Final = re.compile(
+    r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>?:!~&|^]))"
 )
-from autoplan.launch.scripts.variables import Array, ShellScope, Value
+_ASSIGNMENT: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%])?=(?!=)(.*)|(\+\+|--))\s*", re.DOTALL)
+_LEVELS: Final = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+    ("**",),
+)
+_LARGEST: Final = 2**63
+_DEEPEST: Final = 50
+
+
+class NotArithmeticError(Exception):
+    """An expression that is not read, with the reason."""
+
+
+def evaluate_arithmetic(text: str, value_of: Callable[[str], int]) -> int:
+    """Return the value of ``text``; ``value_of`` returns that of a variable.
+
+    >>> evaluate_arithmetic("(GPUS * 4) / 3 - 1", {"GPUS": 8}.__getitem__)
+    9
+
+    Raises NotArithmeticError for what is no expression, or divides by zero.
+    """
+    return _Expression(text, value_of).value()
+
+
+def arithmetic_assignment(text: str) -> tuple[str, str] | None:
+    """Return the variable that an expression assigns to, and what it becomes; None where it assigns nothing.
+
+    >>> arithmetic_assignment("GPUS *= 2"), arithmetic_assignment("i++"), arithmetic_assignment("a == 2")
+    (('GPUS', 'GPUS * (2)'), ('i', 'i + 1'), None)
+    """
+    match = _ASSIGNMENT.fullmatch(text)
+    if match is None:
+        return None
+    name, sign, rest, step = match.groups()
+    return name, f"{name} {step[0]} 1" if step else f"{name} {sign} ({rest.strip()})" if sign else rest
+
+
+class _Expression:
+    """The tokens of an expression, and a position among them."""
+
+    def __init__(self, text: str, value_of: Callable[[str], int]) -> None:
+        self.tokens: list[tuple[str, str]] = []
+        self.at = 0
+        self.depth = 0
+        self.value_of = value_of
+        position, stripped = 0, text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:
+                raise NotArithmeticError(f"{stripped[position : position + 20]!r} is no arithmetic")
+            kind = "number" if match[1] else "name" if match[2] else "sign"
+            self.tokens.append((kind, match[1] or match[2] or match[3]))
+            position = match.end()
+
+    def value(self) -> int:
+        result = self.choice() if self.tokens else 0
+        if self.at < len(self.tokens):
+            raise NotArithmeticError(f"{self.tokens[self.at][1]!r} is not expected")
+        return result
+
+    def accept(self, *signs: str) -> str:
+        if self.at < len(self.tokens) and self.tokens[self.at] in [("sign", sign) for sign in signs]:
+            self.at += 1
+            return self.tokens[self.at - 1][1]
+        return ""
+
+    def choice(self) -> int:
+        condition = self.level(0)
+        if not self.accept("?"):
+            return condition
+        first = self.choice()
+        if not self.accept(":"):
+            raise NotArithmeticError("':' is missing")
+        second = self.choice()
+        return first if condition else second
+
+    def level(self, number: int) -> int:
+        if number == len(_LEVELS):
+            return self.unary()
+        left = self.level(number + 1)
+        while sign := self.accept(*_LEVELS[number]):
+            # Powers associate to the right.
+            right = self.level(number if sign == "**" else number + 1)
+            left = _applied(sign, left, right)
+        return left
+
+    def unary(self) -> int:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise NotArithmeticError("it is nested too deeply")
+        sign = self.accept("-", "+", "!", "~")
+        if sign:
+            inner = self.unary()
+            value = {"-": -inner, "+": inner, "!": int(not inner), "~": ~inner}[sign]
+        else:
+            value = self.operand()
+        self.depth -= 1
+        return value
+
+    def operand(self) -> int:
+        if self.accept("("):
+            value = self.choice()
+            if not self.accept(")"):
+                raise NotArithmeticError("')' is missing")
+            return value
+        kind, text = self.tokens[self.at] if self.at < len(self.tokens) else ("", "the end")
+        self.at += 1
+        if kind == "number":
+            if len(text) > 20:
+                raise NotArithmeticError(f"{text[:20]}... is too large")
+            octal = len(text) > 1 and text[0] == "0" and text[1] not in "xX"
+            return int(text, 8 if octal else 0)
+        if kind == "name":
+            return self.value_of(text)
+        raise NotArithmeticError(f"{text!r} is not expected")
+
+
+def _applied(sign: str, left: int, right: int) -> int:
+    """Return the result of one operator; integers that are too large for a shell are refused."""
+    if sign in {"/", "%"}:
+        if right == 0:
+            raise NotArithmeticError("it divides by zero")
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        return quotient if sign == "/" else left - quotient * right
+    if sign in {"**", "<<", ">>"} and not 0 <= right < 64:
+        raise NotArithmeticError(f"{right} is out of range")
+    numbers: dict[str, Callable[[int, int], int]] = {**_SUMS, **_BITS, "^": operator.xor}
+    value = (
+        numbers[sign](left, right)
+        if sign in numbers
+        else int(bool({**_ORDERS, **_TRUTHS}[sign](left, right)))
+    )
+    if not -_LARGEST <= value < _LARGEST:
+        raise NotArithmeticError("a number is too large")
+    return value
+
 
 _LONGEST: Final = 2**20
 #: Longest value whose prefixes are compared with a pattern.
@@ -75,70 +233,70 @@ class Expander:
         self.file = file
         self._budget = 50 * _MOST_PIECES
 
-    def text(self, word: ShellWord) -> Text:
+    def text(self, word: syntax.ShellWord) -> Text:
         """Return what ``word`` expands to where it is not split, as in an assignment."""
         pieces = self._pieces(word)
         first = next((piece.line for piece in pieces if piece.line), 0)
         return joined_pieces(Piece(" ", first, quoted=True) if piece is BREAK else piece for piece in pieces)
 
-    def fields(self, words: Sequence[ShellWord]) -> list[Word]:
+    def fields(self, words: Sequence[syntax.ShellWord]) -> list[Word]:
         """Return the words of a command that ``words`` expand to."""
         return [field for word in words for field in _fields_of(self, word)]
 
-    def plain(self, word: ShellWord) -> str | None:
+    def plain(self, word: syntax.ShellWord) -> str | None:
         """Return the text of ``word``; None where it is not known."""
         return plain(self.text(word))
 
-    def split_pieces(self, word: ShellWord) -> list[Piece]:
+    def split_pieces(self, word: syntax.ShellWord) -> list[Piece]:
         """Return the pieces of a word to split; quotes around an array of no items are no word."""
         pieces = self._pieces(word)
-        parts = [part for part in word if not (isinstance(part, Literal) and not part.text)]
-        if len(parts) == 1 and isinstance(parts[0], Parameter) and parts[0].every == "@":
+        parts = [part for part in word if not (isinstance(part, syntax.Literal) and not part.text)]
+        if len(parts) == 1 and isinstance(parts[0], syntax.Parameter) and parts[0].every == "@":
             return [piece for piece in pieces if piece.text or piece.unknown or piece is BREAK]
         return pieces
 
-    def _pieces(self, word: ShellWord) -> list[Piece]:
+    def _pieces(self, word: syntax.ShellWord) -> list[Piece]:
         pieces = [piece for part in word for piece in self._part(part)]
         self._budget -= len(pieces)
         if self._budget < 0 or sum(len(piece.text) for piece in pieces) > _LONGEST:
             raise self._too_long(word[0].line if word else None)
         return pieces
 
-    def _part(self, part: WordPart) -> Iterator[Piece]:
-        if isinstance(part, Literal):
+    def _part(self, part: syntax.WordPart) -> Iterator[Piece]:
+        if isinstance(part, syntax.Literal):
             yield Piece(part.text, part.line, part.quoted)
-        elif isinstance(part, CommandText) and (sum_text := _EXPR.fullmatch(part.text)):
+        elif isinstance(part, syntax.CommandText) and (sum_text := _EXPR.fullmatch(part.text)):
             text = sum_text[1].replace("\\*", "*").replace("$", "").replace("{", "").replace("}", "")
-            yield self._arithmetic((Literal(text, part.line, quoted=True),), part.line)
-        elif isinstance(part, CommandText) and _OWN_FOLDER.fullmatch(part.text):
+            yield self._arithmetic((syntax.Literal(text, part.line, quoted=True),), part.line)
+        elif isinstance(part, syntax.CommandText) and _OWN_FOLDER.fullmatch(part.text):
             yield Piece(".", part.line, part.quoted)
-        elif isinstance(part, CommandText) and _OWN_PATH.fullmatch(part.text):
+        elif isinstance(part, syntax.CommandText) and _OWN_PATH.fullmatch(part.text):
             yield Piece(f"./{self.file.rpartition('/')[2]}", part.line, part.quoted)
-        elif isinstance(part, CommandText) and (counted := _filtered(self, part)) is not None:
+        elif isinstance(part, syntax.CommandText) and (counted := _filtered(self, part)) is not None:
             yield counted
-        elif isinstance(part, CommandText) and _SHOWN_DOCUMENT.match(part.text):
+        elif isinstance(part, syntax.CommandText) and _SHOWN_DOCUMENT.match(part.text):
             yield from self._shown_document(part)
-        elif isinstance(part, CommandText):
+        elif isinstance(part, syntax.CommandText):
             shown = part.text if len(part.text) <= _SHOWN else f"{part.text[:_SHOWN]}..."
             reason = f"the output of {shown}, which is not executed"
             yield Piece("", part.line, part.quoted, Unknown(reason, part.line))
-        elif isinstance(part, Arithmetic):
+        elif isinstance(part, syntax.Arithmetic):
             yield self._arithmetic(part.text, part.line)
         else:
             yield from self._parameter(part)
 
-    def _shown_document(self, part: CommandText) -> Iterator[Piece]:
+    def _shown_document(self, part: syntax.CommandText) -> Iterator[Piece]:
         """Yield the text of a here-document that ``cat`` puts out, without the ends of its last lines."""
         group = parse_script(part.text[2:-1], self.file, part.line)
         command = group.statements[0]
-        document = command.document if isinstance(command, SimpleCommand) else None
+        document = command.document if isinstance(command, syntax.SimpleCommand) else None
         pieces = self._pieces(document.text) if document is not None else []
         while pieces and not pieces[-1].unknown and not pieces[-1].text.rstrip("\n"):
             pieces.pop()
         last = [replace(piece, text=piece.text.rstrip("\n")) for piece in pieces[-1:]]
         yield from (replace(piece, quoted=part.quoted) for piece in (*pieces[:-1], *last))
 
-    def _arithmetic(self, text: ShellWord, line: int) -> Piece:
+    def _arithmetic(self, text: syntax.ShellWord, line: int) -> Piece:
         pieces = self.text(text)
         unknown = next((piece.unknown for piece in pieces if piece.unknown), None)
         if unknown is None:
@@ -153,7 +311,7 @@ class Expander:
                 unknown = Unknown(f"arithmetic that is not read: {error}", line)
         return Piece("", line, quoted=True, unknown=unknown)
 
-    def number(self, text: ShellWord, line: int) -> int | None:
+    def number(self, text: syntax.ShellWord, line: int) -> int | None:
         """Return the value of an arithmetic expression; None where it is not known."""
         piece = self._arithmetic(text, line)
         return None if piece.unknown else int(piece.text)
@@ -171,7 +329,7 @@ class Expander:
             raise NotArithmeticError(f"{name} is {text[:20]!r}")
         return int(text)
 
-    def _parameter(self, part: Parameter) -> Iterator[Piece]:
+    def _parameter(self, part: syntax.Parameter) -> Iterator[Piece]:
         value = self._value(part)
         if part.length:
             yield self._length(part, value)
@@ -192,7 +350,7 @@ class Expander:
             text = (self._edited(part, text),)
         yield from _as_quoted(text, quoted=part.quoted)
 
-    def _value(self, part: Parameter) -> Value | None:
+    def _value(self, part: syntax.Parameter) -> Value | None:
         """Return the value that an expansion is of; None where it is not set."""
         name = part.name
         if part.indirect:
@@ -216,7 +374,7 @@ class Expander:
         number = self.number(part.index, part.line) if key not in value and key else None
         return value.get(key, value.get(str(number)))
 
-    def _length(self, part: Parameter, value: Value | None) -> Piece:
+    def _length(self, part: syntax.Parameter, value: Value | None) -> Piece:
         if part.every and isinstance(value, dict):
             return Piece(str(len(value)), part.line, quoted=True)
         text_value = plain(value) if isinstance(value, tuple) else "" if value is None else None
@@ -224,7 +382,7 @@ class Expander:
             return Piece("", part.line, quoted=True, unknown=Unknown(f"the length of {part.name}", part.line))
         return Piece(str(len(text_value)), part.line, quoted=True)
 
-    def _defaulted(self, part: Parameter, text: Text | None) -> Iterator[Piece]:
+    def _defaulted(self, part: syntax.Parameter, text: Text | None) -> Iterator[Piece]:
         """Yield what an expansion with a default gives; what is unknown has its own value."""
         text_value = None if text is None else plain(text)
         is_set = text is not None and (text_value != "" or not part.operator.startswith(":"))
@@ -242,7 +400,7 @@ class Expander:
                 self.scope.values[part.name] = tuple(default)
             yield from (Piece(p.text, p.line, p.quoted or part.quoted, p.unknown) for p in default)
 
-    def _edited(self, part: Parameter, text: Text) -> Piece:
+    def _edited(self, part: syntax.Parameter, text: Text) -> Piece:
         """Return ``text`` with a prefix or suffix removed, a part replaced, or in other letters."""
         text_value, pattern = plain(text), self.plain(part.argument)
         line = text[0].line if text else part.line
@@ -295,13 +453,13 @@ class _UnknownNumberError(Exception):
         self.unknown = unknown
 
 
-def _filtered(expander: Expander, part: CommandText) -> Piece | None:
+def _filtered(expander: Expander, part: syntax.CommandText) -> Piece | None:
     """Return what ``echo`` puts out behind filters that are read, or a part of a path."""
     inner = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1]
     if not _ECHOED.match(inner):
         return None
     group = parse_script(inner, expander.file, part.line)
-    commands = [one for one in group.statements if isinstance(one, SimpleCommand)]
+    commands = [one for one in group.statements if isinstance(one, syntax.SimpleCommand)]
     if len(commands) != len(group.statements) or set(group.joints[1:]) - {"|"}:
         return None
     (first, *rest) = [expander.fields(command.words) for command in commands]
@@ -317,7 +475,7 @@ def _filtered(expander: Expander, part: CommandText) -> Piece | None:
     return None if text is None else Piece(text.strip("\n"), part.line, part.quoted)
 
 
-def assign(expander: Expander, assignment: Assignment) -> None:
+def assign(expander: Expander, assignment: syntax.Assignment) -> None:
     """Set a variable of the expander's scope, or an item of an array."""
     values, name = expander.scope.values, assignment.name
     old = expander.scope.get(name, assignment.line)
@@ -340,7 +498,7 @@ def assign(expander: Expander, assignment: Assignment) -> None:
         values[name] = (*(old or ()), *text) if assignment.append else text
 
 
-def _said_outside(expander: Expander, assignment: Assignment, text: Text) -> Text:
+def _said_outside(expander: Expander, assignment: syntax.Assignment, text: Text) -> Text:
     """Return what is said from outside of a variable whose value is the output of a command."""
     said = expander.scope.outside.get(assignment.name)
     open_pieces = [piece for piece in text if piece.unknown is not None and not piece.unknown.name]
@@ -348,7 +506,7 @@ def _said_outside(expander: Expander, assignment: Assignment, text: Text) -> Tex
     return (Piece(said or "", assignment.line),) if whole and open_pieces else text
 
 
-def _array(expander: Expander, assignment: Assignment, start: Array) -> Array:
+def _array(expander: Expander, assignment: syntax.Assignment, start: Array) -> Array:
     array = start
     at = 1 + max((int(key) for key in start if key.isdigit()), default=-1)
     for key, item in assignment.items or ():
@@ -363,10 +521,10 @@ def _array(expander: Expander, assignment: Assignment, start: Array) -> Array:
     return array
 
 
-def _fields_of(expander: Expander, word: ShellWord) -> list[Word]:
+def _fields_of(expander: Expander, word: syntax.ShellWord) -> list[Word]:
     """Return the words of one; the items of an array that is not known may be any number of words."""
     fields = fields_of(expander.split_pieces(word))
-    if any(isinstance(part, Parameter) and part.every for part in word):
+    if any(isinstance(part, syntax.Parameter) and part.every for part in word):
         return [replace(field, one=False) for field in fields]
     return fields
 
@@ -376,7 +534,7 @@ def enumerate_texts(texts: Sequence[Text]) -> Iterator[tuple[str, Text]]:
     return ((str(i), text) for i, text in enumerate(texts))
 
 
-def _every(value: Value | None, part: Parameter) -> Iterator[Piece]:
+def _every(value: Value | None, part: syntax.Parameter) -> Iterator[Piece]:
     """Yield the items of an array, each of which begins a word."""
     if value is None:
         return
@@ -398,7 +556,9 @@ def _edited_text(text: str, operator: str, pattern: str) -> str | None:
     """Return ``text`` as ``operator`` changes it; None for what is not read. Raises _TooLongError."""
     match operator:
         case "#" | "##":
-            return _without_prefix(text, pattern, longest=operator == "##")
+            lengths = range(len(text), -1, -1) if (operator == "##") else range(len(text) + 1)
+            cut = next((n for n in lengths if fnmatch.fnmatchcase(text[:n], pattern)), 0)
+            return text[cut:]
         case "%" | "%%":
             return _without_suffix(text, pattern, longest=operator == "%%")
         case "/" | "//":
@@ -419,128 +579,7 @@ def _replaced(text: str, pattern: str, count: int) -> str | None:
     return text.replace(old, new, count or -1)
 
 
-def _without_prefix(text: str, pattern: str, *, longest: bool) -> str:
-    lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
-    cut = next((n for n in lengths if fnmatch.fnmatchcase(text[:n], pattern)), 0)
-    return text[cut:]
-
-
 def _without_suffix(text: str, pattern: str, *, longest: bool) -> str:
     starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
     cut = next((n for n in starts if fnmatch.fnmatchcase(text[n:], pattern)), len(text))
     return text[:cut]
-
-
-#: Tests of two numbers.
-_NUMBERS: Final[dict[str, Callable[[int, int], bool]]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
-#: Signs between two words, whose outcome a variable may decide.
-COMPARISONS: Final = frozenset({"=", "==", "!=", "=~", "<", ">", *_NUMBERS})
-_OPERAND: Final = re.compile(r"-?[0-9]{1,18}")
-#: Tests of files and descriptors, which are not made.
-_FILES: Final = frozenset(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
-
-
-def outcome_of_test(words: Sequence[Word]) -> bool | None:
-    """Return the outcome of a test, without its brackets.
-
-    >>> outcome_of_test([Word(text, 1) for text in ("7B", "==", "7B", "-a", "8", "-gt", "9")])
-    False
-    """
-    return _Test(words).outcome()
-
-
-class _Test:
-    """The words of a test, and a position among them."""
-
-    def __init__(self, words: Sequence[Word]) -> None:
-        self.words = list(words)
-        self.at = 0
-
-    def outcome(self) -> bool | None:
-        result = self.alternatives()
-        return result if self.at == len(self.words) else None
-
-    def peek(self, ahead: int = 0) -> str:
-        return self.words[self.at + ahead].text if self.at + ahead < len(self.words) else ""
-
-    def alternatives(self) -> bool | None:
-        result = self.conjunction()
-        while self.peek() in {"-o", "||"}:
-            self.at += 1
-            result = _either(result, self.conjunction())
-        return result
-
-    def conjunction(self) -> bool | None:
-        result = self.negation()
-        while self.peek() in {"-a", "&&"}:
-            self.at += 1
-            other = self.negation()
-            result = _negated(_either(_negated(result), _negated(other)))
-        return result
-
-    def negation(self) -> bool | None:
-        if self.peek() == "!" and self.at + 1 < len(self.words):
-            self.at += 1
-            return _negated(self.negation())
-        if self.peek() == "(" and ")" in [word.text for word in self.words[self.at :]]:
-            self.at += 1
-            result = self.alternatives()
-            self.at += 1
-            return result
-        return self.comparison()
-
-    def comparison(self) -> bool | None:
-        left, sign = self.peek(), self.peek(1)
-        if sign in COMPARISONS:
-            right = self.peek(2)
-            known = self.known(0) and (self.known(2) or self.at + 2 >= len(self.words))
-            self.at = min(self.at + 3, len(self.words))
-            return _compared(left, sign, right) if known else None
-        if left in {"-z", "-n"} and self.at + 1 < len(self.words):
-            known, empty = self.known(1), self.peek(1) == ""
-            self.at += 2
-            return (empty if left == "-z" else not empty) if known else None
-        if left in _FILES or left in {"-v", "-t"}:
-            self.at = min(self.at + 2, len(self.words))
-            return None
-        known = self.known(0)
-        self.at = min(self.at + 1, len(self.words))
-        return left != "" if known else None
-
-    def known(self, ahead: int) -> bool:
-        """Return whether a word is known; a variable that is not set is empty."""
-        if self.at + ahead >= len(self.words):
-            return True
-        unknown = self.words[self.at + ahead].unknown
-        return unknown is None or bool(unknown.name)
-
-
-def _compared(left: str, sign: str, right: str) -> bool | None:
-    if sign in _NUMBERS:
-        if not (_OPERAND.fullmatch(left) and _OPERAND.fullmatch(right)):
-            return None if left and right else False
-        return _NUMBERS[sign](int(left), int(right))
-    if sign in {"=", "=="}:
-        return fnmatch.fnmatchcase(left, right)
-    if sign == "!=":
-        return not fnmatch.fnmatchcase(left, right)
-    if sign in {"<", ">"}:
-        return left < right if sign == "<" else left > right
-    return None
-
-
-def _either(first: bool | None, second: bool | None) -> bool | None:  # noqa: FBT001 - outcomes
-    if first or second:
-        return True
-    return None if None in (first, second) else False
-
-
-def _negated(outcome: bool | None) -> bool | None:  # noqa: FBT001 - an outcome
-    return None if outcome is None else not outcome

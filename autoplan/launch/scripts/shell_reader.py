@@ -16,18 +16,31 @@ from itertools import takewhile
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.scripts.arithmetic import arithmetic_assignment
-from autoplan.launch.scripts.expansion import assign
+from autoplan.launch.scripts import word_parser as syntax
+from autoplan.launch.scripts.expansion import arithmetic_assignment, assign
 from autoplan.launch.scripts.pieces import (
     Piece,
+    ShellScope,
     Text,
     Unknown,
+    Value,
     Word,
     as_text,
     commands_in,
+    in_line,
+    joined,
     text_of,
 )
-from autoplan.launch.scripts.script import SHELLS, Command, Script, called_place, script_place
+from autoplan.launch.scripts.script import (
+    SHELLS,
+    Command,
+    Script,
+    called_place,
+    pbs_directives,
+    script_place,
+    slurm_directives,
+    slurm_variables,
+)
 from autoplan.launch.scripts.shell_builtins import (
     BUILTINS,
     DEEPEST,
@@ -37,27 +50,7 @@ from autoplan.launch.scripts.shell_builtins import (
     ReaderState,
     asks_unset,
 )
-from autoplan.launch.scripts.slurm_directives import (
-    pbs_directives,
-    slurm_directives,
-    slurm_variables,
-)
-from autoplan.launch.scripts.syntax.shell_parser import parse_script
-from autoplan.launch.scripts.syntax.syntax_tree import (
-    ArithmeticCommand,
-    Case,
-    FunctionDefinition,
-    HereDocument,
-    IfClause,
-    Literal,
-    Loop,
-    Parameter,
-    SimpleCommand,
-    Statement,
-    StatementList,
-    WordPart,
-)
-from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
+from autoplan.launch.scripts.shell_parser import parse_script
 
 _MOST_STEPS: Final = 50_000
 #: Most scripts that run each other.
@@ -120,7 +113,7 @@ class _ScriptReader(ReaderState):
         """Follow a whole script, that begins at ``line``."""
         return self.statement(parse_script(text, self.file, line))
 
-    def group(self, group: StatementList) -> bool | None:
+    def group(self, group: syntax.StatementList) -> bool | None:
         """Follow statements in order, and return the outcome of the last one."""
         outcome: bool | None = True
         for at, (statement, joint) in enumerate(zip(group.statements, group.joints, strict=True)):
@@ -135,7 +128,7 @@ class _ScriptReader(ReaderState):
                 outcome = not outcome
         return outcome
 
-    def perhaps(self, statements: Sequence[Statement | None], line: int) -> None:
+    def perhaps(self, statements: Sequence[syntax.Statement | None], line: int) -> None:
         """Follow one of several statements where it is not known which; None does nothing."""
         options = [*statements] if len(statements) > 1 else [*statements, None]
         reason = f"the condition in line {line}"
@@ -155,7 +148,7 @@ class _ScriptReader(ReaderState):
             raise EndedError
         self.scope.values = joined(states, f"a value that depends on {reason}", line, self.scope.outside)
 
-    def statement(self, statement: Statement) -> bool | None:
+    def statement(self, statement: syntax.Statement) -> bool | None:
         """Follow one statement, and return its outcome where that is known."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
@@ -168,24 +161,26 @@ class _ScriptReader(ReaderState):
         finally:
             self.depth -= 1
 
-    def _statement(self, statement: Statement) -> bool | None:
-        if isinstance(statement, SimpleCommand):
+    def _statement(self, statement: syntax.Statement) -> bool | None:
+        if isinstance(statement, syntax.SimpleCommand):
             return _simple(self, statement)
-        if isinstance(statement, StatementList):
+        if isinstance(statement, syntax.StatementList):
             return self.subshell(statement) if statement.subshell else self.group(statement)
-        if isinstance(statement, FunctionDefinition):
+        if isinstance(statement, syntax.FunctionDefinition):
             self.scope.functions[statement.name] = statement.body
             return True
         return self._compound(statement)
 
-    def _compound(self, statement: IfClause | Case | Loop | ArithmeticCommand) -> bool | None:
-        if isinstance(statement, IfClause):
+    def _compound(
+        self, statement: syntax.IfClause | syntax.Case | syntax.Loop | syntax.ArithmeticCommand
+    ) -> bool | None:
+        if isinstance(statement, syntax.IfClause):
             return self.if_clause(statement)
-        if isinstance(statement, Case):
+        if isinstance(statement, syntax.Case):
             return self.case(statement)
-        return self.loop(statement) if isinstance(statement, Loop) else self.arithmetic(statement)
+        return self.loop(statement) if isinstance(statement, syntax.Loop) else self.arithmetic(statement)
 
-    def subshell(self, group: StatementList) -> bool | None:
+    def subshell(self, group: syntax.StatementList) -> bool | None:
         """Follow statements whose assignments do not last."""
         values = dict(self.scope.values)
         try:
@@ -195,9 +190,9 @@ class _ScriptReader(ReaderState):
         finally:
             self.scope.values = values
 
-    def if_clause(self, clause: IfClause) -> bool | None:
+    def if_clause(self, clause: syntax.IfClause) -> bool | None:
         """Follow the branch whose condition holds, or every one that may."""
-        possible: list[Statement | None] = []
+        possible: list[syntax.Statement | None] = []
         for condition, body in clause.branches:
             outcome = self.group(condition)
             if outcome is False:
@@ -216,7 +211,7 @@ class _ScriptReader(ReaderState):
         self.perhaps(possible, clause.line)
         return None
 
-    def guards(self, condition: StatementList, body: StatementList, line: int) -> bool:
+    def guards(self, condition: syntax.StatementList, body: syntax.StatementList, line: int) -> bool:
         """Return whether a branch ends the script because a variable is not set: who starts it sets that."""
         if self.called or not asks_unset(condition, self.scope):
             return False
@@ -232,7 +227,7 @@ class _ScriptReader(ReaderState):
         self.notes[:] = notes
         return False
 
-    def case(self, case: Case) -> bool | None:
+    def case(self, case: syntax.Case) -> bool | None:
         """Follow the branch whose pattern fits, or all of them where the word is not known."""
         word = self.expander.plain(case.word)
         self.hint(self.expander.fields([case.word]), case.line)
@@ -244,7 +239,7 @@ class _ScriptReader(ReaderState):
                 return self.group(body)
         return True
 
-    def loop(self, loop: Loop) -> bool | None:
+    def loop(self, loop: syntax.Loop) -> bool | None:
         """Follow the body of a loop once: what it assigns is not known, but in a loop over one word."""
         words = None if loop.words is None else self.expander.fields(loop.words)
         if words == [] or self.never(loop):
@@ -269,7 +264,7 @@ class _ScriptReader(ReaderState):
         self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
 
-    def round(self, loop: Loop) -> bool:
+    def round(self, loop: syntax.Loop) -> bool:
         """Follow one round of a loop, and return whether it is the last."""
         try:
             self.group(loop.body)
@@ -277,11 +272,8 @@ class _ScriptReader(ReaderState):
             return left.last
         return False
 
-    def never(self, loop: Loop) -> bool:
-        """Return whether the condition of a loop fails at its start.
-
-        A loop over the arguments of the script sees those alone that are given from outside.
-        """
+    def never(self, loop: syntax.Loop) -> bool:
+        """Return whether a condition fails at the start, as one over arguments does where none are given."""
         if loop.condition is None:
             return False
         first, values, hints = len(self.commands), dict(self.scope.values), list(self.hints)
@@ -299,7 +291,7 @@ class _ScriptReader(ReaderState):
         self.scope.assumed = False
         return fails
 
-    def arithmetic(self, command: ArithmeticCommand) -> bool | None:
+    def arithmetic(self, command: syntax.ArithmeticCommand) -> bool | None:
         """Follow ``((...))``, which assigns or tests."""
         assignment = arithmetic_assignment(text_of(self.expander.text(command.text)))
         if assignment is None:
@@ -308,7 +300,7 @@ class _ScriptReader(ReaderState):
         return self.group(parse_script(f"{assignment[0]}=$(({assignment[1]}))", self.file, command.line))
 
 
-def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
+def _simple(reader: _ScriptReader, command: syntax.SimpleCommand) -> bool | None:
     """Follow a command: assignments alone, a builtin, a function, or a program that is noted."""
     expander = reader.expander
     words = expander.fields(command.words)
@@ -342,7 +334,7 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     return None
 
 
-def _each_argument(reader: _ScriptReader, loop: Loop, words: Sequence[Word]) -> bool | None:
+def _each_argument(reader: _ScriptReader, loop: syntax.Loop, words: Sequence[Word]) -> bool | None:
     """Follow a loop over the arguments of the script or of a function, all of which are known."""
     rounds, reader.rounds = reader.rounds, True
     try:
@@ -355,17 +347,17 @@ def _each_argument(reader: _ScriptReader, loop: Loop, words: Sequence[Word]) -> 
     return True
 
 
-def _over_arguments(loop: Loop) -> bool:
+def _over_arguments(loop: syntax.Loop) -> bool:
     """Return whether a loop is over ``$@`` or ``$*``, which parses arguments and starts nothing twice."""
     parts = [part for word in loop.words or () for part in word if not _is_empty(part)]
-    return len(parts) == 1 and isinstance(parts[0], Parameter) and parts[0].name in {"@", "*"}
+    return len(parts) == 1 and isinstance(parts[0], syntax.Parameter) and parts[0].name in {"@", "*"}
 
 
-def _is_empty(part: WordPart) -> bool:
-    return isinstance(part, Literal) and not part.text
+def _is_empty(part: syntax.WordPart) -> bool:
+    return isinstance(part, syntax.Literal) and not part.text
 
 
-def _round_by_round(reader: _ScriptReader, loop: Loop) -> bool:
+def _round_by_round(reader: _ScriptReader, loop: syntax.Loop) -> bool:
     """Follow a loop whose condition is known in every round, such as one over known arguments.
 
     Returns False, and forgets what was followed, where a condition is not known or never ends it.
@@ -397,7 +389,7 @@ def _split(text: Text) -> Text:
     return tuple(p if p.quoted else replace(p, text=p.text.replace("\n", " ")) for p in text)
 
 
-def _whole(reader: _ScriptReader, words: Sequence[Word], document: HereDocument) -> bool:
+def _whole(reader: _ScriptReader, words: Sequence[Word], document: syntax.HereDocument) -> bool:
     """Follow ``read -d '' NAME``, which gives a variable a whole here-document."""
     texts = [word.text for word in words]
     if "-d" not in texts or not texts[-1].isidentifier():
@@ -437,7 +429,7 @@ def _called_script(reader: _ScriptReader, words: Sequence[Word], environment: Ma
     _launch(reader, first, words[:at])
 
 
-def _write(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
+def _write(reader: _ScriptReader, words: Sequence[Word], command: syntax.SimpleCommand) -> None:
     """Note the text that a command writes to a file: ``echo TEXT > FILE``, or a here-document."""
     program = words[0].text
     named = reader.expander.plain(command.output) if command.output else None
@@ -486,7 +478,7 @@ def _launch(reader: _ScriptReader, first: int, before: Sequence[Word]) -> None:
             reader.commands[place] = replace(command, words=(*launched, *command.words))
 
 
-def _environment(reader: _ScriptReader, command: SimpleCommand) -> dict[str, Value]:
+def _environment(reader: _ScriptReader, command: syntax.SimpleCommand) -> dict[str, Value]:
     """Return the variables that stand before a command, which are set for it alone."""
     if not command.assignments:
         return {}
@@ -508,7 +500,7 @@ def _call(reader: _ScriptReader, name: str, words: Sequence[Word], line: int) ->
         reader.scope.positional = before
 
 
-def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
+def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: syntax.SimpleCommand) -> None:
     """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
     wrapped = _wrapped(words)
     if wrapped is not None:
@@ -543,7 +535,7 @@ def _wrapped(words: Sequence[Word]) -> Text | None:
     return None
 
 
-def _source_of(reader: _ScriptReader, command: SimpleCommand, words: Sequence[Word], at: int) -> Text:
+def _source_of(reader: _ScriptReader, command: syntax.SimpleCommand, words: Sequence[Word], at: int) -> Text:
     """Return the text of word ``at`` with the line of each of its parts."""
     count = 0
     for word in command.words:

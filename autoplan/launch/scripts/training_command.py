@@ -1,16 +1,26 @@
-"""The training command of a script, and the number of devices that its launcher starts."""
+"""The training command of a script, the devices of its launcher, and what rival commands leave open."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.deciding_names import fields_named
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text_of, unknown_of
-from autoplan.launch.scripts.script import Command, Script
-from autoplan.launch.scripts.slurm_directives import gpus_in
+from autoplan.launch.scripts.script import Command, Script, gpus_in
+
+_COUNT: Final = re.compile(r"0*[1-9]\d{0,5}")
+
+
+def _counted(text: str, line: int | None, words: str) -> Written | None:
+    """Return the number that a text is, of at least 1; None for anything else."""
+    return Written(int(text), line, words) if _COUNT.fullmatch(text) else None
+
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
@@ -124,8 +134,7 @@ def _ranks_of_mpi(before: Sequence[Word]) -> Written | None:
     word = _option(before, frozenset({"-np", "-n", "--np"})) if programs & {"mpirun", "mpiexec"} else None
     if word is None or word.unknown is not None or programs & set(_LAUNCHERS):
         return None
-    counted = re.fullmatch(r"0*[1-9]\d{0,5}", word.text) is not None
-    return Written(int(word.text), word.line, f"{word.text} ranks of mpirun") if counted else None
+    return _counted(word.text, word.line, f"{word.text} ranks of mpirun")
 
 
 def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
@@ -143,11 +152,12 @@ def _accelerated(before: Sequence[Word], script: Script, command: Command) -> tu
     seen = visible_devices(script.variables, command)
     if total is None and seen is not None and _option(before, _MACHINES) is None:
         return Written(seen, command.line, f"{seen} of CUDA_VISIBLE_DEVICES"), ""
-    if total is None or total.unknown is not None or not re.fullmatch(r"0*[1-9]\d{0,5}", total.text):
-        return None, _why(
-            total.unknown
-        ) if total and total.unknown else "the file of accelerate has the processes"
-    return Written(int(total.text[:6]), total.line, f"--num_processes {total.text}"), ""
+    unknown = total.unknown if total is not None else None
+    count = (
+        _counted(total.text, total.line, f"--num_processes {total.text}") if total and not unknown else None
+    )
+    why = _why(unknown) if unknown else "the file of accelerate has the processes"
+    return count, "" if count else why
 
 
 def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
@@ -162,11 +172,7 @@ def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
 
 
 def variable_devices(script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
-    """Return the processes that variables say to a program which starts torchrun by itself.
-
-    Those are ``NPROC_PER_NODE`` and ``NNODES`` of ms-swift and LLaMA-Factory; else one device that is seen
-    alone is what it runs on.
-    """
+    """Return the processes of NPROC_PER_NODE and NNODES (ms-swift), or one device seen alone."""
     each = _variable("NPROC_PER_NODE", script, command, outside)
     nodes = _variable("NNODES", script, command, outside)
     if each is not None:
@@ -184,8 +190,7 @@ def _variable(name: str, script: Script, command: Command, outside: Mapping[str,
         line = text[0].line if text else command.line
         return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
     value = outside.get(name, "")
-    counted = re.fullmatch(r"0*[1-9]\d{0,5}", value) is not None
-    return Written(int(value), None, f"{name}={value}") if counted else None
+    return _counted(value, None, f"{name}={value}")
 
 
 def _processes(launchers: Collection[str], script: Script) -> Word | None:
@@ -257,8 +262,7 @@ def _srun_options(words: Sequence[Word]) -> Mapping[str, Word]:
         (i for i, w in enumerate(words) if i and not w.text.startswith("-") and "python" in w.text),
         len(words),
     )
-    options = {name: _option(words[:end], flags) for name, flags in names.items()}
-    return {name: word for name, word in options.items() if word is not None}
+    return {name: w for name, flags in names.items() if (w := _option(words[:end], flags)) is not None}
 
 
 def _world_size(variables: Mapping[str, object]) -> tuple[Written | None, str]:
@@ -267,3 +271,112 @@ def _world_size(variables: Mapping[str, object]) -> tuple[Written | None, str]:
     if isinstance(value, tuple) and len(value) == 1 and value[0].unknown is None and value[0].text.isdigit():
         return Written(int(value[0].text[:9]), value[0].line, f"WORLD_SIZE={value[0].text}"), ""
     return None, "no launcher says how many processes it starts: give --devices N"
+
+
+_PROGRAM_FILE: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
+#: A command with fewer of the arguments, and no batch, does something else, such as an evaluation.
+_SHARE: Final = 0.7
+_NUMBER: Final = re.compile(r"[1-9]\d*")
+#: Fields whose values are whole numbers.
+_SIZES: Final = frozenset({"mbs", "global_batch_size", "sequence_length", "tp", "pp", "cp", "ep"})
+
+
+def without_differing(
+    script: Script, command: Command | None, words: Sequence[Word], recognises: Callable[[str], bool]
+) -> tuple[list[Word], list[str]]:
+    """Return the arguments, unknown where commands differ, and notes; raises SpecError for sizes."""
+    if command is None:
+        return list(words), []
+    own = _options(words, recognises)
+    others = [
+        options
+        for other in script.commands
+        if other is not command and _program(other.words) == _program(command.words)
+        if len(options := _options(other.words, recognises)) >= max(_SHARE * len(own), 1) or _trains(options)
+    ]
+    different = {
+        name for options in others for name in {*own, *options} if _text(options, name) != _text(own, name)
+    }
+    if not different:
+        return list(words), []
+    _check_sizes(script, [own, *others], different)
+    unknown = Unknown("which of several commands is meant", command.line)
+    changed = [word for at, word in enumerate(words) for word in _left(words, at, different, unknown)]
+    added = [
+        word
+        for name in sorted(different - own.keys())
+        for word in (Word(name, command.line), Word("", command.line, unknown))
+    ]
+    note = f"{len(others) + 1} commands start the program: what they differ in is left open"
+    return changed + added, [note]
+
+
+def _trains(options: Iterable[str]) -> bool:
+    """Return whether options have a batch of training, which no evaluation has."""
+    return any("mbs" in fields_named(name.lstrip("-")) for name in options)
+
+
+def _program(words: Sequence[Word]) -> tuple[str, ...]:
+    """Return what a command starts: a Python program, a module, or the words before its options."""
+    if not words or words[0].text in SHOWING:
+        return ()
+    texts = [word.text for word in words]
+    named = next((text for text in texts if _PROGRAM_FILE.fullmatch(text)), None)
+    if named is None and "-m" in texts[:-1]:
+        named = texts[len(texts) - texts[::-1].index("-m")]
+    return (named,) if named else tuple(takewhile(lambda text: not text.startswith("-"), texts))
+
+
+def _text(options: Mapping[str, Word], name: str) -> str | None:
+    return options[name].text if name in options else None
+
+
+def _check_sizes(script: Script, commands: Sequence[Mapping[str, Word]], names: Iterable[str]) -> None:
+    """Raise SpecError where a size is a number in one command and none in another."""
+    problems = []
+    for name in sorted(names):
+        values = [options[name] for options in commands if name in options and not options[name].unknown]
+        numbers = [value for value in values if _NUMBER.fullmatch(value.text)]
+        if not numbers or not _SIZES.intersection(fields_named(name.lstrip("-"))):
+            continue
+        problems += [
+            Problem(
+                f"it is {value.text[:60]!r}: a number, as in line {numbers[0].line}",
+                name,
+                script.file,
+                value.line,
+            )
+            for value in values
+            if value not in numbers
+        ]
+    if problems:
+        raise SpecError(problems)
+
+
+def _options(words: Sequence[Word], recognises: Callable[[str], bool]) -> Mapping[str, Word]:
+    """Return the recognised arguments by name with their values."""
+    return {
+        name: _value(words, at)
+        for at, word in enumerate(words)
+        if recognises(name := word.text.partition("=")[0])
+    }
+
+
+def _value(words: Sequence[Word], at: int) -> Word:
+    """Return the value of the option at a place, its words joined."""
+    word = words[at]
+    inside = word.text.partition("=")[2]
+    behind = list(takewhile(lambda further: not further.text.startswith("--"), words[at + 1 :]))
+    unknown = next((further.unknown for further in (word, *behind) if further.unknown), None)
+    return Word(inside or " ".join(further.text for further in behind).strip(), word.line, unknown)
+
+
+def _left(words: Sequence[Word], at: int, different: set[str], unknown: Unknown) -> list[Word]:
+    """Return the words that stand for one: its value is not known where commands differ in it."""
+    word = words[at]
+    name = word.text.partition("=")[0]
+    if name in different:
+        return [Word(name, word.line), Word("", word.line, unknown)]
+    before = next((b for b in reversed(words[:at]) if b.text.startswith("--")), None)
+    valued = before is not None and not word.text.startswith("--") and "=" not in before.text
+    return [] if valued and before is not None and before.text in different else [word]

@@ -9,7 +9,7 @@ import pytest
 
 from autoplan.catalog.entries import load_entry
 from autoplan.errors import UnsupportedError
-from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
+from autoplan.launch.engines.arguments.engine_settings import argument_list, listed_versions
 from benchmarks.serving.tabulating.tabulate_arguments import tabulated, written
 
 WHEELS = os.environ.get("AUTOPLAN_ENGINE_WHEELS")

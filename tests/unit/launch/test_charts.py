@@ -4,8 +4,8 @@ import pytest
 
 import autoplan
 from autoplan.errors import SpecError
-from autoplan.launch.engines.chart_functions import FUNCTIONS
 from autoplan.launch.engines.chart_templates import Renderer, TemplateError, parse_template
+from autoplan.launch.engines.helm_charts import FUNCTIONS
 
 VALUES = {"Values": {"tp": 4, "share": 0.9, "on": True, "list": ["a", "b"], "map": {"maxLen": 8, "x": 1}}}
 TEMPLATES = {

@@ -26,7 +26,7 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.errors import AutoplanError, LayoutError, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.engines.arguments.argument_list import argument_list
+from autoplan.launch.engines.arguments.engine_settings import argument_list
 from autoplan.launch.engines.engine_reading import read_engines
 from autoplan.launch.engines.served_run import EngineFile
 from autoplan.planning.serving_plans import evaluate_serving

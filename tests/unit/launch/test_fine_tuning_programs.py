@@ -9,6 +9,7 @@ import pytest
 import autoplan
 from autoplan.catalog import entry_names, load_entry
 from autoplan.errors import SpecError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks import litgpt, torchtune
 from autoplan.launch.known_models import hub_name
@@ -204,8 +205,9 @@ def test_models_of_the_tables_are_in_the_catalogue():
     """Each name that a program is said to know is the hub's name of an entry, so that a job can have it."""
     names = {hub_name(load_entry("model", name)) for name in entry_names("model")}
 
-    assert set(torchtune._CONFIGS) <= names
-    assert {*litgpt._MODELS, *litgpt._RENAMED} <= names
+    assert set(interface("torchtune").data["configs"]) <= names
+    table = interface("litgpt").data
+    assert {*table["listed"], *table["renamed"]} <= names
 
 
 LITGPT = """checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3-8B

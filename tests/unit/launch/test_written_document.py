@@ -86,3 +86,21 @@ def test_a_key_that_is_called_as_a_binding_keeps_its_path():
 
     assert [(problem.path, problem.line) for problem in document.problems] == [("kind", 1)]
     assert document.text("kind").value == "FSDP"
+
+
+def test_what_a_key_decides_stands_in_the_table():
+    """A switch or a name decides the field that its row says; a key of the same meaning counts as it."""
+    text = "compile: {enabled: false}\n\nactivation_checkpointing: true\n"
+    text += "distributed: {sequence_parallel: on}\n"
+    document = read_yaml(LaunchFile("a.yaml", text), interface("automodel"))
+    found = document.bound("recompute", "sp", "compiled", "strategy")
+
+    assert {field: written.value for field, written in found.items()} == {
+        "recompute": "full",
+        "sp": True,
+        "software": {"compile": False},
+        "strategy": "fsdp2",
+    }
+    assert found["recompute"].line == 3
+    assert found["strategy"].default
+    assert document.choices("compiled") == {"compile": False}

@@ -11,8 +11,8 @@ from typing import Any, Final
 from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Interface
-from autoplan.launch.configuration import Written
-from autoplan.launch.engines.arguments.argument_list import ArgumentList, EngineArgument
+from autoplan.launch.configuration import Fields, ReadFile, Written
+from autoplan.launch.engines.arguments.engine_settings import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
 
 #: Sizes that vLLM's parser reads, such as 8k (8,000) and 8K (8,192).
@@ -47,21 +47,19 @@ class GivenArgument:
 
 
 @dataclass(slots=True)
-class GivenArguments:
-    """The arguments of one command by their flag, what else it has, and the problems of it."""
+class GivenArguments(ReadFile):
+    """The arguments of one command by their flag, and what else it has.
+
+    ``opened`` are degrees that the output of a command decides, which is not known.
+    """
 
     known: ArgumentList
-    file: str
     given: dict[str, GivenArgument] = field(default_factory=dict)
     positional: list[Word] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    #: Degrees that the output of a command decides, which is not known.
-    opened: set[str] = field(default_factory=set)
     #: Fields that a file which lies nowhere or an earlier argument decides, where no other argument does.
     elsewhere: set[str] = field(default_factory=set)
     #: What a file of options has that is no argument, by path, with lines.
-    document: dict[str, Written] = field(default_factory=dict)
+    document: Fields = field(default_factory=dict)
 
     def refuse(self, sentence: str, path: str, line: int | None = None) -> None:
         """Add a problem."""
@@ -160,7 +158,7 @@ def _mapping(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a value of 
 
 def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> GivenArguments:
     """Return the arguments of words; each unknown flag is a problem with the one that was probably meant."""
-    made, at = GivenArguments(listed, file), 0
+    made, at = GivenArguments(file, listed), 0
     while at < len(words):
         word = words[at]
         at += 1
@@ -316,11 +314,6 @@ def note_unpriced(arguments: GivenArguments) -> None:
         arguments.notes.append(f"not priced: {', '.join(said)}")
 
 
-def on(switch: Written | None) -> Written | None:
-    """Return a switch that is on, else None."""
-    return switch if switch is not None and switch.value else None
-
-
 def named_format(arguments: GivenArguments, text: Written | None, names: Mapping[str, str]) -> Written | None:
     """Return a format by the engine's name for it; another name leaves the format open, which is said."""
     if text is None or text.value in {"None", "none"}:
@@ -329,6 +322,20 @@ def named_format(arguments: GivenArguments, text: Written | None, names: Mapping
         return replace(text, value=names[text.value])
     arguments.notes.append(f"{text.words} (line {text.line}) says no format that is priced")
     return None
+
+
+def common_values(arguments: GivenArguments) -> dict[str, Written | None]:
+    """Return what arguments of vLLM and SGLang say alike: formats of weights and cache, no CUDA graphs."""
+    table, kv = arguments.known.table, arguments.text("kv")
+    eager = arguments.switch("enforce_eager")
+    if kv is not None and kv.value != "auto":
+        kv = named_format(arguments, kv, read_names(table))
+    return {
+        "weights": named_format(arguments, arguments.text("converted"), table.data["quantized"]),
+        "dtype": plain_type(arguments.text("weights")),
+        "kv": kv,
+        "enforce_eager": eager if eager is not None and eager.value else None,
+    }
 
 
 def read_names(table: Interface) -> Mapping[str, str]:

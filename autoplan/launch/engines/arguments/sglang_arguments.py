@@ -9,9 +9,9 @@ it ``--dp-size`` is replicas. The most requests and the chunk of prefill are sha
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -19,12 +19,8 @@ from autoplan.launch.engines.arguments.engine_settings import (
 )
 from autoplan.launch.engines.arguments.given_arguments import (
     GivenArguments,
-    named_format,
-    on,
-    plain_type,
-    read_names,
+    common_values,
 )
-from autoplan.schema.serving.engine_layout import EngineLayout
 
 _SIZES: Final = ("pp", "dcp", "ep")
 #: Sizes that are shared out over the attention data-parallel ranks.
@@ -37,59 +33,35 @@ def sglang_options(settings: EngineSettings, written: WrittenArguments) -> None:
     written.add("tp", layout.tp * layout.adp, part="tensor parallelism")
     _groups(settings, written)
     written.add_sizes(*_SIZES)
-    table = written.known.table
-    if layout.weights in table["weights"].names:
-        written.add("weights", table["weights"].names[layout.weights], part=f"weights={layout.weights}")
-    if settings.converted is not None:
+    if settings.converted not in {None, "fp8"}:
         nearest = (replace(layout, weights="fp8"), replace(layout, weights="bf16"))
-        part = f"weights={settings.converted}"
-        if settings.converted != "fp8":
-            raise InexpressibleEngineError(f"{part}: SGLang makes fp8 alone while it loads", nearest)
-        written.add("converted", "fp8", part=part, nearest=nearest)
-    if layout.kv != "auto":
-        name, nearest_kv = table["kv"].names.get(layout.kv, layout.kv), (replace(layout, kv="auto"),)
-        written.add("kv", name, part=f"kv={layout.kv}", nearest=nearest_kv)
-    usual = EngineLayout()
-    for key in _STEP:
-        plain: Any = {key: getattr(usual, key)}
-        size = getattr(layout, key) * layout.adp
-        if size != plain[key]:
-            written.add(key, size, part=key, nearest=(replace(layout, **plain),))
-    _memory(settings, written)
+        part = f"weights={settings.converted}: SGLang makes fp8 alone while it loads"
+        raise InexpressibleEngineError(part, nearest)
+    written.add_formats(settings)
+    written.add_sizes(*_STEP, times=layout.adp)
+    memory = ("longest_request", "gpu_memory_utilization", "block_tokens", "cache_tokens")
+    written.add_memory(settings, *memory)
+    written.add_eager(settings)
     _pool_and_drafts(settings, written)
 
 
 def _groups(settings: EngineSettings, written: WrittenArguments) -> None:
-    layout = settings.layout
+    layout, part = settings.layout, "data-parallel attention"
     if layout.adp == 1:
         return
     nearest = (replace(layout, tp=layout.tp * layout.adp, adp=1),)
     if written.known.flags["groups"] in written.known.arguments:
-        written.add("groups", layout.adp, part="data-parallel attention", nearest=nearest)
+        written.add("groups", layout.adp, part=part, nearest=nearest)
         return
-    written.add("data", layout.adp, part="data-parallel attention", nearest=nearest)
-    written.add("shared", part="data-parallel attention", nearest=nearest)
-
-
-def _memory(settings: EngineSettings, written: WrittenArguments) -> None:
-    if settings.longest_request is not None:
-        written.add("longest_request", settings.longest_request, part="the longest request")
-    if settings.utilization is not None:
-        written.add("gpu_memory_utilization", f"{settings.utilization:g}", part="the share of memory")
-    if settings.block_tokens is not None:
-        written.add("block_tokens", settings.block_tokens, part="the block of the cache")
-    if settings.cache_tokens is not None:
-        written.add("cache_tokens", settings.cache_tokens, part="the tokens of the cache")
-    if settings.enforce_eager:
-        written.add("enforce_eager", part="steps without CUDA graphs")
+    written.add("data", layout.adp, part=part, nearest=nearest)
+    written.add("shared", part=part, nearest=nearest)
 
 
 def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> None:
     layout, part = settings.layout, "speculation"
     if layout.spec and settings.draft_method is not None:
-        nearest = (replace(layout, spec=0),)
         algorithm = written.known.table["draft_method"].names[settings.draft_method]
-        written.add("draft_method", algorithm, part=part, nearest=nearest)
+        written.add("draft_method", algorithm, part=part, nearest=(replace(layout, spec=0),))
         if settings.draft_method != "ngram":
             written.add("draft_steps", layout.spec, part=part)
             written.add("draft_width", 1, part=part)
@@ -99,14 +71,11 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
             written.add("draft_checkpoint", settings.draft_checkpoint, part=part)
     if settings.role is not None:
         written.add("role", settings.role, part="pools for prefill and decode")
-    if settings.nodes > 1:
-        several = f"engines on {settings.nodes} nodes"
-        written.add("nodes", settings.nodes, part=several)
-        written.add("node_rank", "$NODE_RANK", part=several)
-        written.add("node_address", "$MASTER_ADDR:$MASTER_PORT", part=several)
+    several = f"engines on {settings.nodes} nodes"
+    written.add_nodes(settings.nodes, several, "$MASTER_ADDR:$MASTER_PORT")
 
 
-def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
     """Return the settings of arguments, by field of a layout or a job.
 
     Attention data-parallel ranks divide a stage's devices and the sizes of a step, else that is a problem.
@@ -114,11 +83,10 @@ def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[st
     del experts
     values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
     devices, data, groups = arguments.count("tp"), arguments.count("data"), arguments.count("groups")
-    shared = arguments.switch("shared")
+    shared, exchange, role = arguments.switch("shared"), arguments.text("exchange"), arguments.text("role")
     if groups is None and shared is not None and shared.value:
         groups, data = data, None
     values |= {"tp": devices, "adp": groups, "replicas": data}
-    exchange = arguments.text("exchange")
     if exchange is not None and exchange.value == "deepep":
         # DeepEP splits experts over all devices of a stage, whatever --ep-size says: server_args.py of
         # 0.5.12, arg_groups/moe_hook.py of 0.5.23.
@@ -129,21 +97,9 @@ def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[st
             values[key] = _shared_out(arguments, values.get(key), groups.value, key)
     values["longest_request"] = arguments.count("longest_request")
     values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
-    values["block_tokens"] = arguments.count("block_tokens")
-    values["cache_tokens"] = arguments.count("cache_tokens")
-    values["weights"] = named_format(
-        arguments, arguments.text("converted"), arguments.known.table.data["quantized"]
-    )
-    values["enforce_eager"] = on(arguments.switch("enforce_eager"))
-    values["dtype"] = plain_type(arguments.text("weights"))
-    kv = arguments.text("kv")
-    values["kv"] = (
-        named_format(arguments, kv, read_names(arguments.known.table))
-        if kv is not None and kv.value != "auto"
-        else kv
-    )
+    values |= {key: arguments.count(key) for key in ("block_tokens", "cache_tokens")}
+    values |= common_values(arguments)
     _drafts(arguments, values)
-    role = arguments.text("role")
     values["role"] = role if role is not None and role.value in {"prefill", "decode"} else None
     return {key: value for key, value in values.items() if value is not None}
 
@@ -160,11 +116,7 @@ def _unlimited(arguments: GivenArguments, name: str) -> bool:
 
 
 def _shared_out(arguments: GivenArguments, size: Written | None, groups: int, name: str) -> Written | None:
-    """Return the share of one attention data-parallel rank.
-
-    Sizes of a step are divided and rounded down, as SGLang does (``max_running_requests // dp_size``); ranks
-    that do not divide the degree are refused.
-    """
+    """Return a rank's share, rounded down as SGLang does; ranks that do not divide ``tp`` are refused."""
     if name == "tp" and size is None:
         size = Written(1, default=True)
     if size is None:

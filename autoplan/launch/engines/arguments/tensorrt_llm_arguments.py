@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_values import nested
-from autoplan.launch.configuration import Written
+from autoplan.launch.bindings.interface import interface, nested
+from autoplan.launch.configuration import Fields, Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
-    InexpressibleEngineError,
     WrittenArguments,
+    refuse_first,
 )
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments
 
@@ -40,17 +39,12 @@ def tensorrt_llm_options(settings: EngineSettings, written: WrittenArguments) ->
     """Add flags and keys; raises InexpressibleEngineError for what the engine cannot express."""
     layout = settings.layout
     _refuse_missing(settings)
-    if settings.enforce_eager:
-        raise InexpressibleEngineError("steps without CUDA graphs (search.enforce_eager)", ())
     written.add("tp", layout.tp * layout.adp, part="tensor parallelism")
     written.add_sizes("pp", "ep", "seqs", "tokens")
-    if settings.longest_request is not None:
-        written.add("longest_request", settings.longest_request, part="the longest request")
+    written.add_memory(settings, "longest_request", "gpu_memory_utilization")
     cache: dict[str, Any] = {}
     if settings.utilization is not None:
-        share = f"{settings.utilization:g}"
-        written.add("gpu_memory_utilization", share, part="the share of memory")
-        cache["file_share"] = float(share)
+        cache["file_share"] = float(f"{settings.utilization:g}")
     if settings.block_tokens is not None:
         cache["file_block_tokens"] = settings.block_tokens
     if layout.kv != "auto":
@@ -68,40 +62,28 @@ def tensorrt_llm_options(settings: EngineSettings, written: WrittenArguments) ->
 def _refuse_missing(settings: EngineSettings) -> None:
     """Raise InexpressibleEngineError for the first part that neither flags nor file have."""
     layout = settings.layout
-    group = layout.tp * layout.adp
-    sixteen = replace(layout, weights="bf16")
-    missing = (
-        (
-            layout.tp > 1 and layout.adp > 1,
-            f"tp={layout.tp} beside adp={layout.adp}: data-parallel attention is on every device, or on none",
-            (replace(layout, tp=1, adp=group, dcp=1), replace(layout, tp=group, adp=1)),
-        ),
-        (
-            layout.weights == "fp16",
-            "weights=fp16: 16-bit weights stay as the checkpoint has them",
-            (sixteen,),
-        ),
-        (layout.dcp > 1, "decode context parallelism", (replace(layout, dcp=1),)),
-        (layout.kv not in {"auto", "fp8"}, f"kv={layout.kv}", (replace(layout, kv="auto"),)),
-        (
-            settings.converted is not None,
-            f"weights={settings.converted} of a 16-bit checkpoint: name one in that format with --checkpoint",
-            (sixteen,),
-        ),
-        (
-            layout.spec > 0 and settings.draft_method not in _DRAFTS,
-            f"speculation by {settings.draft_method}",
-            (replace(layout, spec=0),),
-        ),
-        (settings.role is not None, "pools for prefill and decode, which a server of its own joins", ()),
-        (settings.nodes > 1, f"engines on {settings.nodes} nodes, which MPI starts", ()),
+    group, sixteen = layout.tp * layout.adp, replace(layout, weights="bf16")
+    both = f"tp={layout.tp} beside adp={layout.adp}: data-parallel attention is on every device, or on none"
+    one_of_them = (replace(layout, tp=1, adp=group, dcp=1), replace(layout, tp=group, adp=1))
+    kept = "weights=fp16: 16-bit weights stay as the checkpoint has them"
+    made = f"weights={settings.converted} of a 16-bit checkpoint: name one in that format with --checkpoint"
+    drafts, undrafted = f"speculation by {settings.draft_method}", replace(layout, spec=0)
+    drafted = layout.spec > 0 and settings.draft_method not in _DRAFTS
+    pools = "pools for prefill and decode, which a server of its own joins"
+    refuse_first(
+        (layout.tp > 1 and layout.adp > 1, both, *one_of_them),
+        (layout.weights == "fp16", kept, sixteen),
+        (layout.dcp > 1, "decode context parallelism", replace(layout, dcp=1)),
+        (settings.enforce_eager, "steps without CUDA graphs"),
+        (layout.kv not in {"auto", "fp8"}, f"kv={layout.kv}", replace(layout, kv="auto")),
+        (settings.converted is not None, made, sixteen),
+        (drafted, drafts, undrafted),
+        (settings.role is not None, pools),
+        (settings.nodes > 1, f"engines on {settings.nodes} nodes, which MPI starts"),
     )
-    for absent, part, nearest in missing:
-        if absent:
-            raise InexpressibleEngineError(part, nearest)
 
 
-def tensorrt_llm_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def tensorrt_llm_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
     """Return the settings of arguments and of the file of options, by field of a layout or a job."""
     del experts
     values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}

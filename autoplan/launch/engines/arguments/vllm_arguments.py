@@ -14,18 +14,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
     WrittenArguments,
+    refuse_first,
 )
 from autoplan.launch.engines.arguments.given_arguments import (
     GivenArguments,
-    named_format,
-    on,
-    plain_type,
-    read_names,
+    common_values,
 )
 from autoplan.schema.serving.engine_layout import EngineLayout
 
@@ -49,30 +47,11 @@ def vllm_options(settings: EngineSettings, written: WrittenArguments) -> None:
             flag = written.known.flags["experts_split"]
             sentence = f"ep={layout.ep}: {flag} splits experts over all {group} devices of a stage"
             raise InexpressibleEngineError(sentence, nearest)
-    _formats(settings, written)
+    written.add_formats(settings)
     written.add_sizes("seqs", "tokens")
-    if settings.longest_request is not None:
-        written.add("longest_request", settings.longest_request, part="the longest request")
-    if settings.utilization is not None:
-        written.add("gpu_memory_utilization", f"{settings.utilization:g}", part="the share of memory")
-    if settings.block_tokens is not None:
-        written.add("block_tokens", settings.block_tokens, part="the block of the cache")
-    if settings.enforce_eager:
-        written.add("enforce_eager", part="steps without CUDA graphs")
+    written.add_memory(settings, "longest_request", "gpu_memory_utilization", "block_tokens")
+    written.add_eager(settings)
     _pool_and_drafts(settings, written)
-
-
-def _formats(settings: EngineSettings, written: WrittenArguments) -> None:
-    layout, table = settings.layout, written.known.table
-    if layout.weights in table["weights"].names:
-        written.add("weights", table["weights"].names[layout.weights], part=f"weights={layout.weights}")
-    if settings.converted is not None:
-        name = table["converted"].names.get(settings.converted, settings.converted)
-        nearest = (replace(layout, weights="fp8"), replace(layout, weights="bf16"))
-        written.add("converted", name, part=f"weights={settings.converted}", nearest=nearest)
-    if layout.kv != "auto":
-        plain = (replace(layout, kv="auto"),)
-        written.add("kv", table["kv"].names[layout.kv], part=f"kv={layout.kv}", nearest=plain)
 
 
 def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> None:
@@ -83,58 +62,36 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
             config["model"] = settings.draft_checkpoint
         written.add("speculation", config, part="speculation", nearest=(replace(layout, spec=0),))
     if settings.role is not None:
-        transfer = {
-            "kv_connector": "NixlConnector",
-            "kv_role": written.known.table.data["roles"][settings.role],
-        }
+        role = written.known.table.data["roles"][settings.role]
+        transfer = {"kv_connector": "NixlConnector", "kv_role": role}
         written.add("transfer", transfer, part="pools for prefill and decode")
-    if settings.nodes > 1:
-        part = f"engines of {layout.devices_per_engine} devices on {settings.nodes} nodes"
-        if layout.adp > 1:
-            raise InexpressibleEngineError(f"{part}: data-parallel attention on several nodes is not emitted")
-        written.add("nodes", settings.nodes, part=part)
-        written.add("node_rank", "$NODE_RANK", part=part)
-        written.add("node_address", "$MASTER_ADDR", part=part)
+    part = f"engines of {layout.devices_per_engine} devices on {settings.nodes} nodes"
+    if settings.nodes > 1 and layout.adp > 1:
+        raise InexpressibleEngineError(f"{part}: data-parallel attention on several nodes is not emitted")
+    written.add_nodes(settings.nodes, part, "$MASTER_ADDR")
 
 
-def vllm_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
-    """Return the settings of arguments, by field of a layout or a job.
-
-    ``experts`` says whether the model has some; None where it is not known.
-    """
-    table = arguments.known.table
+def vllm_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
+    """Return the settings by field; ``experts`` says whether the model has some, None where unknown."""
+    table, longest = arguments.known.table, arguments.text("longest_request")
     values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
-    _longest(arguments, values)
+    if longest is not None and longest.value.lower() not in {"auto", "-1", "none"}:
+        values["longest_request"] = arguments.count("longest_request")
     values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
-    values["experts_split"] = on(arguments.switch("experts_split"))
-    values["enforce_eager"] = on(arguments.switch("enforce_eager"))
-    data = arguments.count("data")
+    split, data = arguments.switch("experts_split"), arguments.count("data")
+    values["experts_split"] = split if split is not None and split.value else None
     shares = experts if experts is not None else values["experts_split"] is not None
     values["adp" if shares else "replicas"] = data
     if data is not None and data.value > 1 and experts is None and not shares:
         sentence = f"{data.words}: read as replicas; in a model with experts this is data-parallel attention"
         arguments.notes.append(sentence)
-    dtype, quantized = arguments.text("weights"), arguments.text("converted")
-    values["weights"], values["dtype"] = (
-        named_format(arguments, quantized, table.data["quantized"]),
-        plain_type(dtype),
-    )
-    kv = arguments.text("kv")
-    values["kv"] = (
-        named_format(arguments, kv, read_names(table)) if kv is not None and kv.value != "auto" else kv
-    )
+    values |= common_values(arguments)
     _drafts(arguments, values)
     transfer = arguments.mapping("transfer")
     roles = {name: role for role, name in table.data["roles"].items()}
     if transfer is not None and transfer.value.get("kv_role") in roles:
         values["role"] = replace(transfer, value=roles[transfer.value["kv_role"]])
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _longest(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
-    text = arguments.text("longest_request")
-    if text is not None and text.value.lower() not in {"auto", "-1", "none"}:
-        values["longest_request"] = arguments.count("longest_request")
 
 
 def _drafts(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
@@ -184,36 +141,24 @@ def vllm_v0_options(settings: EngineSettings, written: WrittenArguments) -> None
 
 def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None:
     """Raise InexpressibleEngineError for the first part that the engine lacks."""
-    layout, longest = settings.layout, settings.longest_request or 0
-    version = f"vLLM {written.known.version}"
-    missing = (
-        (layout.adp > 1, "data-parallel attention", (replace(layout, adp=1, ep=1),)),
-        (layout.ep > 1, "expert parallelism", (replace(layout, ep=1),)),
-        (layout.dcp > 1, "decode context parallelism", (replace(layout, dcp=1),)),
-        (
-            layout.pp > 1 and written.known.version == _WITHOUT_STAGES,
-            "pipeline stages",
-            (replace(layout, pp=1), replace(layout, pp=1, tp=layout.tp * layout.pp)),
-        ),
-        (
-            bool(layout.spec) and settings.draft_method == "mtp",
-            "speculation by mtp",
-            (replace(layout, spec=0),),
-        ),
-        (
-            0 < layout.tokens < longest,
-            f"tokens={layout.tokens}: prompts are computed in one piece, the longest of {longest:,} tokens",
-            (replace(layout, tokens=longest),),
-        ),
-        (settings.role is not None, "pools for prefill and decode", ()),
-        (settings.nodes > 1, f"engines on {settings.nodes} nodes, which Ray starts", ()),
+    layout, longest, version = settings.layout, settings.longest_request or 0, written.known.version
+    one_stage = (replace(layout, pp=1), replace(layout, pp=1, tp=layout.tp * layout.pp))
+    whole = f"tokens={layout.tokens}: prompts are computed in one piece, the longest of {longest:,} tokens"
+    by_mtp = bool(layout.spec) and settings.draft_method == "mtp"
+    refuse_first(
+        (layout.adp > 1, "data-parallel attention", replace(layout, adp=1, ep=1)),
+        (layout.ep > 1, "expert parallelism", replace(layout, ep=1)),
+        (layout.dcp > 1, "decode context parallelism", replace(layout, dcp=1)),
+        (layout.pp > 1 and version == _WITHOUT_STAGES, "pipeline stages", *one_stage),
+        (by_mtp, "speculation by mtp", replace(layout, spec=0)),
+        (0 < layout.tokens < longest, whole, replace(layout, tokens=longest)),
+        (settings.role is not None, "pools for prefill and decode"),
+        (settings.nodes > 1, f"engines on {settings.nodes} nodes, which Ray starts"),
+        of=f" (vLLM {version})",
     )
-    for absent, part, nearest in missing:
-        if absent:
-            raise InexpressibleEngineError(f"{part} ({version})", nearest)
 
 
-def vllm_v0_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def vllm_v0_values(arguments: GivenArguments, *, experts: bool | None) -> Fields:
     """Return the settings of arguments, as ``vllm_values`` does."""
     values = vllm_values(arguments, experts=experts)
     draft, number = arguments.text("draft_model"), arguments.count("draft_tokens")

@@ -6,71 +6,40 @@ Keys are those of ``axolotl/utils/schemas/`` of the version that TARGET names; h
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import yaml
-
-from autoplan.catalog import load_entry
 from autoplan.costs.core.rank_parameters import experts_quantized
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.assembly import alone, assembled_document, without_open
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written, stated
+from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
-from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    OPTIM,
-    checked_kind,
-    formats,
-    fsdp_values,
-    optim_beside,
-    refuse_beyond_data,
-    refuse_sharded_integers,
-)
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    DEEPSPEED,
-    FSDP,
-    Shipped,
-    adapted_modules,
-    adapted_parameters,
-    adapter_values,
-    alone,
-    attention_value,
-    batch_of,
-    deepspeed_or_shipped,
-    key_names,
-    model_of,
-    note_packing,
-    optimizer_of,
-    packing,
-    precision_of,
-    quantized_base,
-    read_attention,
-    rl_of,
-    rollouts,
-    stands,
-    without_open,
+from autoplan.launch.frameworks.missing_parts import (
+    mesh_sizes,
+    microbatches,
+    named,
+    refuse_software,
+    training_notes,
 )
-from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import has_experts, hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS, RLSpec
 
 #: Files that axolotl ships in deepspeed_configs.
-_SHIPPED: Final = Shipped(
+_SHIPPED: Final = training.Shipped(
     re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json"), "axolotl"
 )
 AXOLOTL: Final = interface("axolotl")
@@ -87,10 +56,8 @@ _LIGER: Final[Mapping[str, Any]] = {
 def emit_axolotl(run: PlannedRun) -> Emission:
     """Return the plan as keys of axolotl's YAML file; raises InexpressibleError for what has none."""
     usage = f"usage: add data sets and the learning rate, then: axolotl train {_FILE}"
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(_document(run.job, run.layout), sort_keys=False, width=10_000)
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, usage))}{text}")
-    return Emission((file,), notes=_notes(run.job))
+    file = yaml_file(_FILE, _document(run.job, run.layout), (*run.header, usage))
+    return Emission((file,), notes=training_notes(run.job, AXOLOTL.keys["model"], training.STACKS, "axolotl"))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -112,15 +79,15 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **_model(job, kind),
         **(_rl(job, job.rl, kind) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
-        **formats(job),
-        "attention": attention_value(job),
+        **training.formats(job),
+        "attention": training.attention_value(job),
         **_optimizer(job, kind),
         "recompute": layout.mode == "full",
         "activation_offload": "hidden_states" if layout.activation_offload else None,
         **(_fsdp(job, layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
-        **(packing(job) | {"filled": True} if job.workload.documents is not None else {}),
+        **(training.packing(job) | {"filled": True} if job.workload.documents is not None else {}),
         **(_LIGER if job.stack.name.endswith("-liger") else _loss(job, layout)),
     }
     return nested(AXOLOTL, values)
@@ -129,8 +96,8 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
 def _kind(job: Job, layout: Layout) -> str:
     """Return what shards; with DeepSpeed and plain replicas there is data parallelism alone."""
     if job.stack.name.startswith("deepspeed") or layout.zero == 0:
-        refuse_beyond_data(layout)
-    return checked_kind(job, layout)
+        training.refuse_beyond_data(layout)
+    return training.checked_kind(job, layout)
 
 
 def _model(job: Job, kind: str) -> dict[str, Any]:
@@ -146,8 +113,8 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
         **_quantization(adapters, kind),
         "experts_quantized": True if job.model.moe is not None and experts_quantized(job) else None,
-        **({"adapted_all": True} if every else {"adapted": adapted_modules(job.model, adapters)}),
-        "adapted_parameters": adapted_parameters(adapters),
+        **({"adapted_all": True} if every else {"adapted": training.adapted_modules(job.model, adapters)}),
+        "adapted_parameters": training.adapted_parameters(adapters),
         **_fused(job),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
@@ -180,7 +147,7 @@ def _rl(job: Job, rl: RLSpec, kind: str) -> dict[str, Any]:
     if rl.precompute_ref_log_probs and rl.method != "dpo":
         raise InexpressibleError("log-probabilities of the reference before training, but with dpo")
     precomputed = rl.precompute_ref_log_probs or None
-    return {"rl": rl.method, "precomputed": precomputed, "beta": rl.beta, **rollouts(rl)}
+    return {"rl": rl.method, "precomputed": precomputed, "beta": rl.beta, **training.rollouts(rl)}
 
 
 def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
@@ -189,7 +156,7 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
         return {}
     if adapters.base == "int8":
         if kind == "deepspeed":
-            refuse_sharded_integers(kind)
+            training.refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
@@ -201,21 +168,17 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
 def _optimizer(job: Job, kind: str) -> dict[str, str]:
     """Return the name of the optimizer; DeepSpeed's own section has it where DeepSpeed runs."""
     if kind == "deepspeed":
-        beside = OPTIM["adamw"] if job.optimizer == "adamw" else optim_beside(job)
+        beside = training.OPTIM["adamw"] if job.optimizer == "adamw" else training.optim_beside(job)
         return {"optimizer": beside} if beside is not None else {}
-    names = {**OPTIM, "muon": "muon"}
-    if kind == "fsdp":
-        names["adamw-8bit"] = "adamw_torch_8bit"
-    if job.optimizer not in names:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
-    return {"optimizer": names[job.optimizer]}
+    eight = {"adamw-8bit": "adamw_torch_8bit"} if kind == "fsdp" else {}
+    return {"optimizer": named(job, "optimizer", {**training.OPTIM, "muon": "muon", **eight})}
 
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of FSDP2 and of its mesh."""
     replicate, shard = mesh_sizes(layout)
     return {
-        **fsdp_values(layout),
+        **training.fsdp_values(layout),
         "state_offload": bool(job.software.offload_parameters),
         "replicas": replicate,
         "shards": shard,
@@ -223,19 +186,6 @@ def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
         "cp": layout.cp,
         **({"attention": "flash_attention_2"} if layout.cp > 1 else {}),
     }
-
-
-def _notes(job: Job) -> tuple[str, ...]:
-    model = (
-        ()
-        if hub_name(job.model)
-        else (f"set {AXOLOTL.keys['model']}: the hub has no known name for {job.model.name}",)
-    )
-    return (
-        *model,
-        *model_notes(job),
-        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "axolotl"),
-    )
 
 
 def is_axolotl(file: LaunchFile) -> bool:
@@ -246,7 +196,7 @@ def is_axolotl(file: LaunchFile) -> bool:
         return True
     keys = re.findall(r"(?m)^([A-Za-z_]\w*)\s*:", file.text) if named is not None else []
     # Programs of their own name a base model, too: most keys of a file of axolotl are its own.
-    return 2 * sum(key in key_names("axolotl") for key in keys) > len(keys)
+    return 2 * sum(key in training.key_names("axolotl") for key in keys) > len(keys)
 
 
 def read_axolotl(file: LaunchFile) -> Configuration:
@@ -254,28 +204,26 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     document = read_yaml(file, AXOLOTL)
     # Options of axolotl's programs go over the keys of the file (axolotl 0.19, cli/config.py, load_cfg).
     add_options(document, [Word(text, 0) for text in file.arguments])
-    document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
-    listed = key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
+    document.check_names("", training.key_names("axolotl") | training.key_names("axolotl.plugins"), "axolotl")
+    listed = training.key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
     document.check_names("fsdp_config", listed | {f"fsdp_{name}" for name in listed} | {"version"}, "axolotl")
-    values = {**alone(), **_precision(document), "optimizer": optimizer_of(document)}
+    values = {**alone(), **_precision(document), "optimizer": training.optimizer_of(document)}
     values |= _sharding(document, file)
     values |= _recompute(document, values)
     _accumulation(document)
-    values |= batch_of(document, file, values)
+    values |= training.batch_of(document, file, values)
     values |= document.bound("sequence_length")
     values = with_software(values, _adapters(document), _software(document), _read_rl(document))
-    note_packing(document)
+    training.note_packing(document)
     document.stop_at_problems()
-    model = model_of(document)
+    model = training.model_of(document)
     values = with_software(values, _experts(document, model))
-    return assembled(
-        "axolotl", file, without_open(values), model=model, opened=document.opened, warnings=document.notes
-    )
+    return assembled_document(document, file, without_open(values), model)
 
 
-def _precision(document: WrittenDocument) -> dict[str, Written]:
+def _precision(document: WrittenDocument) -> Fields:
     """Return the precision; axolotl's default, and ``auto``, is bf16 where the devices have it."""
-    values = precision_of(document)
+    values = training.precision_of(document)
     if values and not values["precision"].default:
         return values
     bf16 = document.entries.get("bf16")
@@ -295,16 +243,18 @@ def _accumulation(document: WrittenDocument) -> None:
     document.entries[AXOLOTL.keys["steps"]] = replace(batch, value=batch.value // mbs.value)
 
 
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    config = document.entries[document.path("fsdp_section")] if stands(document, "fsdp_section") else None
+def _sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
+    config = (
+        document.entries[document.path("fsdp_section")] if training.stands(document, "fsdp_section") else None
+    )
     fsdp = config or document.given("fsdp")
     if fsdp is not None and fsdp.value in ([], ""):
         fsdp = None
-    if stands(document, "deepspeed"):
+    if training.stands(document, "deepspeed"):
         if fsdp is not None:
             document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")
-        values = deepspeed_or_shipped(document, file, _SHIPPED)
-        return {**_degrees(document), **values, "way": DEEPSPEED}
+        values = training.deepspeed_or_shipped(document, file, _SHIPPED)
+        return {**_degrees(document), **values, "way": training.DEEPSPEED}
     if fsdp is None:
         shard = document.number("shards")
         if shard is not None and shard.value > 1:
@@ -312,51 +262,46 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
             document.refuse(needed, "shards")
         return _degrees(document)
     degrees = _degrees(document)
-    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp), "way": FSDP}
+    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp), "way": training.FSDP}
 
 
-def _degrees(document: WrittenDocument) -> dict[str, Written]:
-    tp = document.number("tp")
-    cp = document.number("cp") or document.number("earlier_cp")
-    ep = document.number("ep")
+def _degrees(document: WrittenDocument) -> Fields:
+    tp, cp, ep = (document.number(name) for name in ("tp", "cp", "ep"))
     if ep is not None and ep.value > 1:
         document.opened.add("ep")
         document.notes.append(f"{ep.words}: expert ranks are separate from data-parallel ranks; left open")
-    return {key: degree for key, degree in (("tp", tp), ("cp", cp)) if degree is not None}
+    return stated(tp=tp, cp=cp)
 
 
-def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Written]) -> dict[str, Written]:
+def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Values) -> Fields:
     """Return the data-parallel degree and what it shards; ranks that are left over replicate."""
     replicate, shard = document.number("replicas"), document.number("shards")
-    model = 1
-    for written in degrees.values():
-        model *= written.value
     if shard is None:
         return {}
+    model = math.prod(written.value for written in degrees.values())
     times = replicate.value if replicate else 1
     if replicate is None and file.devices and file.devices % (model * shard.value) == 0:
         times = file.devices // (model * shard.value)
-    values = {"dp": Written(times * shard.value, shard.line, shard.words)}
+    values = {"dp": shard.of(times * shard.value)}
     if file.devices is None:
-        values["devices"] = Written(times * shard.value * model, shard.line, shard.words)
+        values["devices"] = shard.of(times * shard.value * model)
     if times > 1:
-        cp = degrees["cp"].value if "cp" in degrees else 1
-        values["dp_shard"] = Written(shard.value * cp, shard.line, shard.words)
+        values["dp_shard"] = shard.of(shard.value * (degrees["cp"].value if "cp" in degrees else 1))
     return values
 
 
-def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> Fields:
     """Return the ZeRO stage and the offload of FSDP2, or of FSDP1 by its strategy."""
     document.number("fsdp_version")
     items = fsdp.value if isinstance(fsdp.value, list) else []
     strategy = next((str(item).lower() for item in items if str(item).lower() in _STRATEGIES), None)
-    zero = Written(_STRATEGIES[strategy], fsdp.line, fsdp.words) if strategy else Written(3, default=True)
+    zero = fsdp.of(_STRATEGIES[strategy]) if strategy else Written(3, default=True)
     for strategy_name, name in (("strategy", "resharded"), ("earlier_strategy", "earlier_resharded")):
         zero = _earlier_strategy(document, strategy_name) or zero
         written = document.given(name)
         if written is not None:
             flag = document.flag(name)
-            zero = Written(3 if flag is None or flag.value else 2, written.line, written.words)
+            zero = written.of(3 if flag is None or flag.value else 2)
     return {"zero": zero}
 
 
@@ -372,10 +317,10 @@ def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
         return None
     if name.startswith("hybrid"):
         document.notes.append(f"{written.words}: sharded inside of each machine, whose devices are not known")
-    return Written(_STRATEGIES[name], written.line, written.words)
+    return written.of(_STRATEGIES[name])
 
 
-def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+def _recompute(document: WrittenDocument, values: Values) -> Fields:
     """Return recompute, and offload of what is stored for it."""
     written = document.given("recompute")
     if written is not None and str(written.value).lower() not in _CHECKPOINTING:
@@ -391,49 +336,32 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
         document.refuse(f"it needs {document.path('recompute')}", "activation_offload")
     if where is None:
         return {}
-    fields = {"recompute": Written("full" if full else "none", where.line, where.words)}
-    if stands(document, "selective") and full:
+    fields = {"recompute": where.of("full" if full else "none")}
+    if training.stands(document, "selective") and full:
         document.notes.append(f"{document.path('selective')} is read as recompute of all of each layer")
     offloads = written is not None and str(written.value) in {"offload", "offload_disk"}
     if full and (offloads or offloaded):
         place = moved if offloaded and moved is not None else where
         states = "offload" in values
         name = "optimizer+activations" if states else "activations"
-        fields["offload"] = Written(name, place.line, place.words)
+        fields["offload"] = place.of(name)
     return fields
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
-    adapter = document.text("adapter")
+def _adapters(document: WrittenDocument) -> Fields:
+    adapter, rank = document.text("adapter"), document.number("adapter_rank")
     if adapter is None:
         return {}
     if adapter.value not in {"lora", "qlora"}:
         document.notes.append(f"{adapter.words}: read as low-rank adapters")
-    every = document.flag("adapted_all")
-    targets = document.given("adapted")
-    return adapter_values(
-        document.number("adapter_rank"),
-        targets,
-        every=every is not None and bool(every.value),
-        more=quantized_base(document),
-    )
+    every, targets = document.on("adapted_all") is not None, document.given("adapted")
+    return training.adapter_values(rank, targets, every=every, more=training.quantized_base(document))
 
 
-def _software(document: WrittenDocument) -> dict[str, Written]:
-    values = read_attention(document) or _earlier_attention(document)
-    compiled = document.flag("compiled")
-    if compiled is not None:
-        values["compile"] = compiled.value
-    values |= _read_fused(document)
-    fused = document.flag("liger_loss") or document.flag("cut_loss")
-    if fused is not None and fused.value:
-        values["loss"] = "chunked"
-    norms = document.flag("liger_norms")
-    if norms is not None and norms.value:
-        values["fused_kernels"] = True
-    offloaded = document.flag("state_offload") or document.flag("earlier_state_offload")
-    if offloaded is not None and offloaded.value:
-        values["offload_parameters"] = True
+def _software(document: WrittenDocument) -> Fields:
+    values = training.read_attention(document) or _earlier_attention(document)
+    values |= document.choices("compiled") | _read_fused(document)
+    values |= document.choices("liger_loss", "liger_norms", "state_offload")
     return {"software": Written(values)} if values else {}
 
 
@@ -452,27 +380,24 @@ def _read_fused(document: WrittenDocument) -> dict[str, Any]:
     """
     keys = ("fused_mlp", "fused_qkv", "fused_output", "fused_embedding")
     flags = {name: document.flag(name) for name in keys}
-    remote = document.flag("remote_code")
+    remote = document.on("remote_code")
     if document.given("adapter") is None:
         return {}
     if any(flag is not None for flag in flags.values()):
-        mlp = flags["fused_mlp"]
-        return {"fused_adapters": mlp is not None and bool(mlp.value)}
-    return {"fused_adapters": False} if remote is not None and remote.value else {}
+        return {"fused_adapters": document.on("fused_mlp") is not None}
+    return {"fused_adapters": False} if remote else {}
 
 
-def _experts(document: WrittenDocument, model: str | None) -> dict[str, Written]:
+def _experts(document: WrittenDocument, model: str | None) -> Fields:
     """Return whether experts of a model that has some are quantised where the base below adapters is."""
-    bits = [document.flag(name) for name in ("four_bits", "eight_bits")]
-    written = document.flag("experts_quantized")
-    entry = load_entry("model", model) if model is not None else None
-    sparse = isinstance(entry, ModelSpec) and entry.moe is not None
-    if not sparse or not any(flag is not None and flag.value for flag in bits):
+    bits = [document.on(name) for name in ("four_bits", "eight_bits")]
+    quantized = document.on("experts_quantized") is not None
+    if not has_experts(model) or not any(bits):
         return {}
-    return {"software": Written({"quantized_experts": written is not None and bool(written.value)})}
+    return {"software": Written({"quantized_experts": quantized})}
 
 
-def _read_rl(document: WrittenDocument) -> dict[str, Written]:
+def _read_rl(document: WrittenDocument) -> Fields:
     """Return preference or reinforcement learning; methods that are not priced stay open."""
     written = document.text("rl")
     if written is None:
@@ -482,14 +407,11 @@ def _read_rl(document: WrittenDocument) -> dict[str, Written]:
         document.opened.add("rl")
         document.notes.append(f"{written.words[:80]}: a method that is not priced: left open")
         return {}
-    return rl_of(document, replace(written, value=method), "inner_beta", "beta")
+    return training.rl_of(document, replace(written, value=method), "inner_beta", "beta")
 
 
-TARGET: Final = Target(
-    name="axolotl",
-    framework=AXOLOTL.data["title"],
-    version=AXOLOTL.data["version"],
-    check="accepted by the framework's parser",
+TARGET: Final = target_of(
+    AXOLOTL,
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,

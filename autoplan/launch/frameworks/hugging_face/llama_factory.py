@@ -1,7 +1,8 @@
 """The target ``llama-factory``: the YAML file of ``llamafactory-cli train``.
 
 Keys are those of ``llamafactory/hparams/`` of the version that TARGET names, and of the TrainingArguments
-that they extend. Data sets, templates, the learning rate and the like are the user's to add.
+that they extend. Data sets, templates, the learning rate and the like are the user's to add. In the second
+format (hiyouga/LLaMA-Factory ff6d4d1, ``src/llamafactory/v1``) backends and adapters are sections.
 """
 
 from __future__ import annotations
@@ -12,31 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import yaml
-
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.assembly import alone, assembled_document, with_devices, without_open
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
-from autoplan.launch.emitted_text import as_comment
-from autoplan.launch.frameworks.accelerate_values import accelerate_words
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Written, stated
+from autoplan.launch.emitted_text import yaml_file
+from autoplan.launch.frameworks.accelerate_values import accelerate_words, launched_values, launcher_of
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    checked_kind,
-    formats,
-    fsdp_values,
-    optim_beside,
-    optim_name,
-    refuse_beyond_data,
-    refuse_sharded_integers,
-)
-from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
-from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
-    SHIPPED,
-    is_second_format,
-    read_second_format,
-)
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_beside,
@@ -44,29 +28,13 @@ from autoplan.launch.frameworks.hugging_face.training_edits import (
     key_file_edits,
     script_edits,
 )
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    adapted_modules,
-    adapter_values,
-    alone,
-    base_values,
-    batch_of,
-    key_names,
-    model_of,
-    note_packing,
-    offloads_parameters,
-    optimizer_of,
-    packing,
-    precision_of,
-    read_attention,
-    rl_of,
-    sharding_values,
-    with_defaults,
-    without_open,
+from autoplan.launch.frameworks.missing_parts import (
+    microbatches,
+    refuse_software,
+    training_notes,
 )
-from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script, script_text
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
@@ -75,12 +43,97 @@ from autoplan.launch.scripts.training_command import (
     training_command,
     variable_devices,
     visible_devices,
+    without_differing,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RLSpec
+
+_V1: Final = interface("llama-factory-v1")
+#: Files that LLaMA-Factory ships in examples/deepspeed.
+SHIPPED: Final = training.Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")
+
+
+def is_second_format(file: LaunchFile) -> bool:
+    """Return whether a file is one of the second format."""
+    if file.values is not None or file.script:
+        return False
+    signs = [key for key in _V1.data["signs"] if re.search(rf"(?m)^{key}\s*:", file.text)]
+    return len(signs) >= 2 and re.search(rf"(?m)^{_V1.keys['model']}\s*:", file.text) is not None
+
+
+def read_second_format(file: LaunchFile) -> Configuration:
+    """Return what a file of the second format says; raises SpecError with all problems."""
+    document = read_yaml(file, _V1)
+    own = {key for key in _V1.keys.values() if "." not in key}
+    document.check_names("", frozenset({*own, *_V1.data["others"]}), "LLaMA-Factory")
+    values = {**alone(), **document.bound("mbs", "sequence_length", "cp", "ep")}
+    values |= {**_second_formats(document), **_second_sharding(document, file)}
+    values = with_software(values, _second_software(document), _second_adapters(document))
+    if (loss := document.text("preference")) is not None:
+        document.opened.add("rl")
+        document.notes.append(f"{loss.words}: the data decide whether pairs are compared: left open")
+    document.stop_at_problems()
+    model = training.model_of(document)
+    values = dict(with_devices(file, without_open(values)))
+    batch = document.number("global_batch_size")
+    if batch is None and "dp" in values and not document.opened & {"cp", "dp"}:
+        batch = Written(values["dp"].value * values["mbs"].value, default=True)
+    values |= stated(global_batch_size=batch)
+    return assembled_document(document, file, values, model, framework="llama-factory")
+
+
+def _second_formats(document: WrittenDocument) -> Fields:
+    """Return precision, recompute and optimizer: bf16, full and AdamW where nothing else is said."""
+    named = document.text("optimizer") or Written("adamw", default=True)
+    values = document.bound("bf16", "recompute") | {"optimizer": named}
+    if named.value not in {"muon", "adamw"}:
+        values["optimizer"] = training.OPEN
+        document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
+    return values
+
+
+def _second_sharding(document: WrittenDocument, file: LaunchFile) -> Fields:
+    """Return the sharding of the backend; that of one which is not read stays open."""
+    backend = document.text("backend")
+    if backend is not None and backend.value == "deepspeed":
+        return {**training.deepspeed_or_shipped(document, file, SHIPPED), "way": training.DEEPSPEED}
+    if backend is None or backend.value != "fsdp2":
+        document.opened |= {"zero"}
+        shown = backend.words if backend is not None else "no dist_config"
+        document.notes.append(f"{shown}: the sharding of this backend is left open")
+        return {}
+    whole = document.flag("resharded")
+    stage = 2 if whole is not None and not whole.value else 3
+    values = {"zero": backend.of(stage), "way": training.FSDP}
+    copies, shards = document.number("replicas"), document.number("shards")
+    if copies is not None and copies.value > 1 and shards is not None:
+        values["dp_shard"] = shards
+    elif copies is not None and copies.value > 1:
+        document.opened.add("dp_shard")
+    return values
+
+
+def _second_software(document: WrittenDocument) -> Fields:
+    values, kernels = document.choices("parameter_offload"), document.given("kernels")
+    if kernels is not None and "liger" in str(kernels.value):
+        values |= {"loss": "chunked", "fused_kernels": True}
+    return {"software": Written(values)} if values else {}
+
+
+def _second_adapters(document: WrittenDocument) -> Fields:
+    kind, bits = document.text("finetuning"), document.number("bits")
+    base = {4: "nf4", 8: "int8"}.get(bits.value) if bits is not None else None
+    if kind is None or kind.value != "lora":
+        if kind is not None:
+            document.notes.append(f"{kind.words}: read as training of the whole model")
+        return {}
+    rank, targets = document.bound("adapter_rank")["adapter_rank"], document.given("adapted")
+    every = targets is None or targets.value == "all"
+    return training.adapter_values(rank, targets, every=every, more=training.base_values(document, base))
+
 
 LLAMA_FACTORY: Final = interface("llama-factory")
 _FILE: Final = "llama_factory.yaml"
@@ -96,10 +149,9 @@ _FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
 def emit_llama_factory(run: PlannedRun) -> Emission:
     """Return the plan as keys of LLaMA-Factory's YAML file; raises InexpressibleError for what has none."""
     job = run.job
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(_document(job, run.layout), sort_keys=False, width=10_000)
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, _usage(job)))}{text}")
-    return Emission((file,), environment={"FORCE_TORCHRUN": "1"}, notes=_notes(job))
+    file = yaml_file(_FILE, _document(job, run.layout), (*run.header, _usage(job)))
+    notes = training_notes(job, LLAMA_FACTORY.keys["model"], training.STACKS, "LLaMA-Factory")
+    return Emission((file,), environment={"FORCE_TORCHRUN": "1"}, notes=notes)
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
@@ -117,9 +169,9 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_beyond_data(layout)
+    training.refuse_beyond_data(layout)
     _refuse_offload(layout)
-    kind = checked_kind(job, layout)
+    kind = training.checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind == "deepspeed" else ()
     refuse_software(job, ("attention", "compile", "pure_bf16", *offloads), adapters=True, rl=_METHODS)
     values = {
@@ -127,16 +179,16 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **_model(job, kind),
         **(_rl(job.rl) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
-        **formats(job),
+        **training.formats(job),
         "pure_bf16": job.software.pure_bf16 or None,
-        "optimizer": optim_beside(job) if kind == "deepspeed" else optim_name(job),
+        "optimizer": training.optim_beside(job) if kind == "deepspeed" else training.optim_name(job),
         "not_recomputed": layout.mode != "full",
         # Reentrant recompute is none of FSDP2.
-        **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),
+        **(_FSDP | training.fsdp_values(layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "attention": _ATTENTION.get(job.software.attention or ""),
         "compiled": job.software.compile,
-        "packed": packing(job).get("packed"),
+        "packed": training.packing(job).get("packed"),
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
     return nested(LLAMA_FACTORY, values)
@@ -159,7 +211,9 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         **model,
         **_quantization(adapters, kind),
         "finetuning": "lora",
-        "adapted": "all" if adapters.targets == "all" else ",".join(adapted_modules(job.model, adapters)),
+        "adapted": "all"
+        if adapters.targets == "all"
+        else ",".join(training.adapted_modules(job.model, adapters)),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
@@ -178,7 +232,7 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
-        refuse_sharded_integers(kind)
+        training.refuse_sharded_integers(kind)
         return {"bits": 8, "quantizer": "bnb"}
     return {
         "bits": 4,
@@ -193,16 +247,6 @@ def _usage(job: Job) -> str:
     start = f"FORCE_TORCHRUN=1 {nodes}llamafactory-cli train {_FILE}"
     stage = "stage, " if job.rl is None else ""
     return f"usage: add {stage}data sets, template, learning rate and output_dir, then: {start}"
-
-
-def _notes(job: Job) -> tuple[str, ...]:
-    unknown = f"set {LLAMA_FACTORY.keys['model']}: the hub has no known name for {job.model.name}"
-    model = () if hub_name(job.model) else (unknown,)
-    return (
-        *model,
-        *model_notes(job),
-        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "LLaMA-Factory"),
-    )
 
 
 def is_llama_factory(file: LaunchFile) -> bool:
@@ -227,29 +271,25 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     document, devices, launcher = _read_document(file)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
-    listed = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
-    document.check_names("", listed, "LLaMA-Factory")
-    values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
-    values |= {**_eight_bits(document), **({"devices": devices} if devices else {})}
-    values |= _sharding(document, file)
-    values |= launched_values(document, launcher, file, values)
-    values |= _recompute(document)
-    values |= _megatron(document)
-    with_defaults(document, "mbs", "steps")
-    values |= batch_of(document, file, values)
-    values |= document.bound("sequence_length")
-    values = with_software(values, _adapters(document), _software(document), _read_rl(document))
-    note_packing(document)
-    document.stop_at_problems()
-    model = model_of(document)
-    return assembled(
-        "llama-factory",
-        file,
-        without_open(values),
-        model=model,
-        opened=document.opened,
-        warnings=document.notes,
+    listed = (
+        training.key_names("llama-factory") | training.key_names("trainer") | frozenset((*others, *megatron))
     )
+    document.check_names("", listed, "LLaMA-Factory")
+    values = {**alone(), **training.precision_of(document), "optimizer": training.optimizer_of(document)}
+    values |= {**document.bound("eight_bit_training"), **stated(devices=devices)}
+    values |= training.sharding_values(document, file, SHIPPED)
+    values |= launched_values(document, launcher, file, values)
+    values |= document.bound("not_recomputed") | _megatron(document)
+    training.with_defaults(document, "mbs", "steps")
+    values |= training.batch_of(document, file, values)
+    values |= document.bound("sequence_length")
+    software = training.software_of(
+        document, "compiled", "pure_bf16", "cpu_offload", "state_offload", "liger"
+    )
+    values = with_software(values, _adapters(document), software, _read_rl(document))
+    training.note_packing(document)
+    document.stop_at_problems()
+    return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
 def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
@@ -258,7 +298,7 @@ def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
         document = read_yaml(file, LLAMA_FACTORY)
         return document, document.number("ray_workers"), launcher_of(file)
     script = read_script(file.text, file.name, file.variables, file.sibling)
-    names = key_names("llama-factory") | key_names("trainer")
+    names = training.key_names("llama-factory") | training.key_names("trainer")
     listed = lambda name: name.startswith("--") and name[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, listed)
     words, rivals = without_differing(script, command, words, listed)
@@ -283,38 +323,18 @@ def _started(script: Script, command: Command, outside: Mapping[str, str]) -> Wr
     return None if count is None else Written(count, command.line, words)
 
 
-def _eight_bits(document: WrittenDocument) -> dict[str, Written]:
-    flag = document.flag("eight_bit_training")
-    return {"precision": replace(flag, value="fp8")} if flag is not None and flag.value else {}
-
-
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    return sharding_values(document, file, SHIPPED)
-
-
-def _recompute(document: WrittenDocument) -> dict[str, Written]:
-    """Return recompute, which is on unless a file turns it off."""
-    off = document.flag("not_recomputed")
-    if off is None:
-        return {"recompute": Written("full", default=True)}
-    return {"recompute": Written("none" if off.value else "full", off.line, off.words)}
-
-
-def _megatron(document: WrittenDocument) -> dict[str, Written]:
+def _megatron(document: WrittenDocument) -> Fields:
     """Return the degrees of Megatron-LM by mcore_adapter."""
-    values = document.bound("tp", "pp", "cp", "ep", "vpp")
-    sp, sharded = document.flag("sp"), document.flag("distributed_optimizer")
+    values, sp = document.bound("tp", "pp", "cp", "ep", "vpp"), document.flag("sp")
     if sp is not None and "tp" in values and values["tp"].value > 1:
         values["sp"] = sp
-    if sharded is not None:
-        values["zero"] = Written(int(bool(sharded.value)), sharded.line, sharded.words)
-    values |= document.bound("recompute")
+    values |= document.bound("distributed_optimizer", "recompute")
     if values and not (values.keys() <= {"cp"}):
         document.notes.append("degrees of Megatron-LM: they need USE_MCA=1 and mcore_adapter")
     return values
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
+def _adapters(document: WrittenDocument) -> Fields:
     kind = document.text("finetuning", ("lora", "oft", "freeze", "full"))
     if kind is not None and kind.value in {"full", "freeze", "oft"}:
         if kind.value != "full":
@@ -323,7 +343,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     rank = document.number("adapter_rank") or Written(8, default=True)
     targets = document.given("adapted")
     every = targets is None or targets.value == "all"
-    return adapter_values(rank, targets, every=every, more=_more_of_adapters(document))
+    return training.adapter_values(rank, targets, every=every, more=_more_of_adapters(document))
 
 
 def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
@@ -336,24 +356,10 @@ def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
     base = None if bits is None else {4: four, 8: "int8"}.get(bits.value)
     if bits is not None and base is None:
         document.notes.append(f"{bits.words}: read as a base in 16 bits")
-    return base_values(document, base)
+    return training.base_values(document, base)
 
 
-def _software(document: WrittenDocument) -> dict[str, Written]:
-    values = read_attention(document)
-    for name, key in (("compiled", "compile"), ("pure_bf16", "pure_bf16")):
-        flag = document.flag(name)
-        if flag is not None:
-            values[key] = flag.value
-    if offloads_parameters(document):
-        values["offload_parameters"] = True
-    liger = document.flag("liger")
-    if liger is not None and liger.value:
-        values |= {"loss": "chunked", "fused_kernels": True}
-    return {"software": Written(values)} if values else {}
-
-
-def _read_rl(document: WrittenDocument) -> dict[str, Written]:
+def _read_rl(document: WrittenDocument) -> Fields:
     """Return preference learning by the stage and its loss; PPO and reward models stay open."""
     stage = document.text("stage")
     if stage is None or stage.value in {"pt", "sft"}:
@@ -368,16 +374,9 @@ def _read_rl(document: WrittenDocument) -> dict[str, Written]:
         document.opened.add("rl")
         document.notes.append(f"{stage.words}: a method that is not priced: left open")
         return {}
-    return rl_of(document, replace(stage, value=method), "preference_beta")
+    return training.rl_of(document, replace(stage, value=method), "preference_beta")
 
 
-TARGET: Final = Target(
-    name="llama-factory",
-    framework=LLAMA_FACTORY.data["title"],
-    version=LLAMA_FACTORY.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_llama_factory,
-    recognises=is_llama_factory,
-    read=read_llama_factory,
-    edits=_edits,
+TARGET: Final = target_of(
+    LLAMA_FACTORY, emit=emit_llama_factory, recognises=is_llama_factory, read=read_llama_factory, edits=_edits
 )

@@ -15,24 +15,14 @@ from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.assembly import alone, assembled_document, without_open
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, FileEdit, LaunchFile, Values, Written, stated
 from autoplan.launch.emitted_text import torchrun_words
+from autoplan.launch.frameworks.accelerate_values import launched_values, launcher_of
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    TRAINER,
-    checked_kind,
-    formats,
-    fsdp_values,
-    optim_beside,
-    optim_name,
-    refuse_beyond_data,
-    refuse_sharded_integers,
-)
-from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.python_program import (
     ALPACA,
     alpaca_batch,
@@ -48,43 +38,9 @@ from autoplan.launch.frameworks.hugging_face.training_edits import (
     key_file_edits,
     script_edits,
 )
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    DEEPSPEED,
-    FSDP,
-    OPEN,
-    adapted_modules,
-    adapted_parameters,
-    adapter_values,
-    add_leaves,
-    alone,
-    attention_value,
-    batch_of,
-    first_file,
-    key_names,
-    model_of,
-    note_packing,
-    offloads_parameters,
-    optimizer_of,
-    packing,
-    precision_of,
-    program_adapters,
-    program_deepspeed,
-    quantized_base,
-    read_attention,
-    recompute_of,
-    rename,
-    rl_of,
-    rollouts,
-    sharding_values,
-    stands,
-    whole_name,
-    with_defaults,
-    without_open,
-)
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import beside_or_written
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
@@ -92,41 +48,38 @@ from autoplan.launch.scripts.training_command import (
     launcher_words,
     training_command,
     variable_devices,
+    without_differing,
 )
-from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RLSpec
 
-_BATCH: Final = TRAINER.keys["mbs"]
+_BATCH: Final = training.TRAINER.keys["mbs"]
 #: A section in which programs of their own have TrainingArguments; their microbatch, in it or outside of one.
 _SECTION: Final = "training_args."
 _BATCHES: Final = re.compile(rf"(?m)^(?:training_args\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?[ ]+)?{_BATCH}\s*:")
 #: What training programs call the tokens of a sequence.
-_LENGTHS: Final[Sequence[str]] = TRAINER.data["lengths"]
-_PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"], *key_names("trl"))
+_LENGTHS: Final[Sequence[str]] = training.TRAINER.data["lengths"]
+_PROGRAM: Final = (*_LENGTHS, *training.TRAINER.data["program"], *training.key_names("trl"))
 #: Arguments that decide a layout or what it costs: an unknown value of any other one does not matter.
 _WANTED: Final = frozenset(
-    {*_LENGTHS, *(key for name, key in TRAINER.keys.items() if "." not in key and name != "model")}
+    {*_LENGTHS, *(key for name, key in training.TRAINER.keys.items() if "." not in key and name != "model")}
 )
 #: Fields that arguments decide.
 _DECIDES: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(_LENGTHS, ("sequence_length",)),
-    **TRAINER.data["decides"],
+    **training.TRAINER.data["decides"],
 }
 _FILE: Final = "training_args.json"
 #: Methods of preference and reinforcement learning that TRL has a program for, and names of such programs.
-_METHODS: Final = tuple(TRAINER.data["methods"])
+_METHODS: Final = tuple(training.TRAINER.data["methods"])
 _TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(?:\.py)?(?=\s|\\|$)")
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
-    """Return the plan as a JSON file that ``HfArgumentParser.parse_json_file`` takes, and as arguments.
-
-    JSON has no comments, so that the prediction is in the notes. Raises InexpressibleError for the first part
-    of the plan that has no field.
-    """
+    """Return the plan as JSON and arguments; raises InexpressibleError for what has no field."""
     document = _document(run.job, run.layout)
     text = json.dumps(document, indent=2)
     words = tuple(word for key, value in document.items() for word in _words(key, value))
@@ -147,23 +100,18 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
-    refuse_beyond_data(layout)
-    kind = checked_kind(job, layout)
+    training.refuse_beyond_data(layout)
+    kind = training.checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind in {"fsdp", "deepspeed"} else ()
     refuse_software(job, ("attention", "compile", *offloads), adapters=True, rl=_METHODS)
-    sections = {
-        "fsdp": _fsdp,
-        "deepspeed": _deepspeed,
-        "replicas": _replicas,
-    }
-    planned = plan_values(TRAINER, "written", job, layout)
+    planned = plan_values(training.TRAINER, "written", job, layout)
     if job.rl.method == "grpo" if job.rl is not None else job.adapters is None:
         del planned["sample_length"]
     values = {
         **planned,
         "steps": microbatches(job, layout),
-        **formats(job),
-        **sections[kind](job, layout),
+        **training.formats(job),
+        **_sharding(job, layout, kind),
         **_recompute(layout, kind),
         **(_trl(job, layout, kind) if job.adapters is not None or job.rl is not None else {}),
         **(_adapters(job, job.adapters, kind) if job.adapters is not None else {}),
@@ -171,27 +119,18 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "compiled": job.software.compile,
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
-    return nested(TRAINER, values)
+    return nested(training.TRAINER, values)
 
 
-def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
-    return {"optimizer": optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
-
-
-def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
+def _sharding(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
+    if kind == "deepspeed":
+        return {"optimizer": training.optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
+    if kind == "replicas":
+        return {"optimizer": training.optim_name(job)}
     recomputes = layout.mode == "full" and not layout.activation_offload
-    return {
-        "optimizer": optim_name(job),
-        "fsdp": True,
-        **fsdp_values(layout),
-        "cpu_offload": True if job.software.offload_parameters else None,
-        "fsdp_recompute": recomputes,
-    }
-
-
-def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
-    del layout
-    return {"optimizer": optim_name(job)}
+    moved = True if job.software.offload_parameters else None
+    fsdp = {"fsdp": True, **training.fsdp_values(layout), "cpu_offload": moved, "fsdp_recompute": recomputes}
+    return {"optimizer": training.optim_name(job), **fsdp}
 
 
 def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
@@ -204,30 +143,28 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
 def _trl(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
     """Return the model, which TRL loads, and no recompute beside FSDP's: it recomputes unless told not to."""
     recompute = {"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}
-    return {"model": hub_name(job.model), **recompute, "attention": attention_value(job), **packing(job)}
+    kernels = {"attention": training.attention_value(job)}
+    return {"model": hub_name(job.model), **recompute, **kernels, **training.packing(job)}
 
 
 def _rl(rl: RLSpec) -> dict[str, Any]:
     """Return the fields of DPOConfig, KTOConfig or GRPOConfig, with one at least that tells which it is."""
     if rl.method == "grpo":
-        return {"beta": rl.beta, "use_vllm": False, **rollouts(rl)}
+        return {"beta": rl.beta, "use_vllm": False, **training.rollouts(rl)}
     weight = {"chosen_weight": 1.0} if rl.method == "kto" else {}
     return {"precomputed": rl.precompute_ref_log_probs, "beta": rl.beta, **weight}
 
 
 def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
-    """Return the fields of TRL's ModelConfig, whose defaults would drop inputs and store the base in fp32.
-
-    Adapters have a scale of 2.
-    """
-    linear = [TRAINER.data["every_module"]]
+    """Return the fields of TRL's ModelConfig, whose defaults store the base in fp32; the scale is 2."""
+    linear = [training.TRAINER.data["every_module"]]
     return {
-        "dtype": TRAINER.data["dtypes"][job.precision],
+        "dtype": training.TRAINER.data["dtypes"][job.precision],
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
         "adapter_dropout": adapters.dropout,
-        "adapted": linear if adapters.targets == "all" else adapted_modules(job.model, adapters),
-        "adapted_parameters": adapted_parameters(adapters),
+        "adapted": linear if adapters.targets == "all" else training.adapted_modules(job.model, adapters),
+        "adapted_parameters": training.adapted_parameters(adapters),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
     }
@@ -243,19 +180,19 @@ def _quantization(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     if base is None:
         return {}
     if base == "int8":
-        refuse_sharded_integers(kind)
+        training.refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
         "base_format": base,
         "double_quantization": adapters.doubly_quantized,
-        "base_storage": TRAINER.data["dtypes"][job.precision] if kind != "replicas" else None,
+        "base_storage": training.TRAINER.data["dtypes"][job.precision] if kind != "replicas" else None,
     }
 
 
 def _words(key: str, value: object) -> tuple[str, ...]:
     """Return a field as arguments; a mapping is one word of JSON, a list several words."""
-    if key == TRAINER.keys["fsdp"]:
+    if key == training.TRAINER.keys["fsdp"]:
         return (f"--{key}",)
     if isinstance(value, list):
         return (f"--{key}", *map(str, value))
@@ -275,12 +212,16 @@ def _start(job: Job) -> tuple[str, ...]:
     """Return how to start the program: one of the user's, or TRL's with adapters or a method of it."""
     if job.adapters is None and job.rl is None:
         length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
-        kernels = attention_value(job)
+        kernels = training.attention_value(job)
         loaded = (f"load the model with attn_implementation={kernels!r}",) if kernels else ()
         return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length, *loaded
-    script = TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
+    script = training.TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
     start = f"{torchrun_words(job)} {script} {_FILE} --dataset_name DATASET"
-    model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
+    model = (
+        ()
+        if hub_name(job.model)
+        else (f"set {training.TRAINER.keys['model']}: the hub has no known name of it",)
+    )
     padding = "shorter samples are padded to the longest of a microbatch alone"
     if job.workload.documents is not None:
         return f"start it with: {start}", *model
@@ -317,49 +258,64 @@ def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
     batch = alpaca_batch(document)
-    names = key_names("trainer").union(_PROGRAM, TRAINER.data["weight_types"])
+    names = training.key_names("trainer").union(_PROGRAM, training.TRAINER.data["weight_types"])
     others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
     document.check_names("", names, "TrainingArguments", others=others)
-    values = {**alone(), **({"devices": devices} if devices else {})}
-    values |= {**precision_of(document), "optimizer": optimizer_of(document)}
-    values |= sharding_values(document, file)
+    values = {**alone(), **stated(devices=devices)}
+    values |= {**training.precision_of(document), "optimizer": training.optimizer_of(document)}
+    values |= training.sharding_values(document, file)
     launched = launched_values(document, launcher, file, values)
     values |= launched
     _leave_open(document)
     _of_the_program(document, file, launched)
-    if (
-        values.get("precision", OPEN).default
-        and not stands(document, "zero_of_program")
-        and any(
-            written.value != TRAINER.data["dtypes"]["fp32"]
-            for name in TRAINER.data["weight_types"]
-            if (written := document.given(name)) is not None
-        )
-    ):
-        # Weights of another type without autocast: what is computed in depends on the program.
-        document.opened.add("precision")
-    for name in TRAINER.data["weight_types"]:
-        document.text(name, tuple(TRAINER.data["weight_type_names"]))
+    _open_types(document, values)
     values |= _read_recompute(document, values)
-    with_defaults(document, "mbs", "steps")
-    values |= batch_of(document, file, values) | batch
+    training.with_defaults(document, "mbs", "steps")
+    values |= training.batch_of(document, file, values) | batch
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
-    values |= {"sequence_length": length} if length else {}
+    values |= stated(sequence_length=length)
     adapters = _read_adapters(document)
-    software = _software(document, pure_bf16=not adapters and _all_in_bf16(document, values))
+    software = training.software_of(document, "compiled", "cpu_offload", "state_offload", "liger")
+    if not adapters and _all_in_bf16(document, values):
+        software = with_software(software, {"software": Written({"pure_bf16": True})})
     values = with_software(values, software, adapters, _read_rl(document, file))
-    note_packing(document)
+    training.note_packing(document)
     document.stop_at_problems()
-    model = model_of(document)
-    values = without_open(values)
-    return assembled("trainer", file, values, model=model, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, without_open(values), training.model_of(document))
+
+
+def _all_in_bf16(document: WrittenDocument, values: Values) -> bool:
+    """Return whether weights that were loaded in bf16 are what is trained, without fp32 ones.
+
+    The Trainer casts none, so that autocast finds them in bf16, and gradients and Adam's states are alike;
+    accelerate's FSDP casts them to fp32, and DeepSpeed keeps fp32 ones beside them.
+    """
+    loaded = (document.given(name) for name in training.TRAINER.data["weight_types"])
+    in_bf16 = any(one is not None and one.value in {"bf16", "bfloat16"} for one in loaded)
+    ways, none = {training.DEEPSPEED, training.FSDP}, training.OPEN
+    sharded = values.get("way") in ways or values.get("zero", none).value != 0
+    return in_bf16 and not sharded and values.get("precision", none).value == "bf16"
+
+
+def _open_types(document: WrittenDocument, values: Values) -> None:
+    """Leave the precision open of weights of another type without autocast: the program decides it."""
+    types = [document.given(name) for name in training.TRAINER.data["weight_types"]]
+    other = any(one is not None and one.value != training.TRAINER.data["dtypes"]["fp32"] for one in types)
+    if (
+        other
+        and values.get("precision", training.OPEN).default
+        and not training.stands(document, "zero_of_program")
+    ):
+        document.opened.add("precision")
+    for name in training.TRAINER.data["weight_types"]:
+        document.text(name, tuple(training.TRAINER.data["weight_type_names"]))
 
 
 def _leave_open(document: WrittenDocument) -> None:
     """Leave the fields open that fields of TrainingArguments decide which are not read."""
-    for path, fields in TRAINER.data["undecided"].items():
+    for path, fields in training.TRAINER.data["undecided"].items():
         entry = document.entries.get(path)
-        if stands(document, path) and (entry is None or str(entry.value).lower() != "false"):
+        if training.stands(document, path) and (entry is None or str(entry.value).lower() != "false"):
             document.opened |= set(fields)
             document.notes.append(f"{path} may decide {', '.join(fields)}: left open")
 
@@ -370,30 +326,31 @@ def is_key_file(file: LaunchFile) -> bool:
 
 
 def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
-    """Return TrainingArguments as a file has them, the devices that a script starts, and its launcher.
-
-    Raises SpecError for a file that has none.
-    """
+    """Return TrainingArguments, the devices of a script, and its launcher; raises SpecError for none."""
     if is_program(file):
         return program_document(file), None, launcher_of(file)
     if not is_key_file(file):
         return _script(file)
-    document = read_yaml(file, TRAINER)
+    document = read_yaml(file, training.TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    rename(document)
+    training.rename(document)
     if "use_peft" not in document.entries:
-        program_adapters(document, "")
+        training.program_adapters(document, "")
     return document, None, launcher_of(file)
 
 
-def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mapping[str, Written]) -> None:
+def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Values) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
-    if is_program(file) and not file.launcher and not stands(document, "deepspeed"):
-        document.opened |= set() if stands(document, "fsdp") else {"zero"}
+    if is_program(file) and not file.launcher and not training.stands(document, "deepspeed"):
+        document.opened |= set() if training.stands(document, "fsdp") else {"zero"}
     if not is_yaml(file) and not (file.name.endswith((".yaml", ".yml")) and file.text.lstrip()[:1] == "{"):
         return
-    if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
+    if (
+        not training.stands(document, "fsdp")
+        and not training.stands(document, "deepspeed")
+        and not file.launcher
+    ):
         document.opened |= {"zero"}
         document.notes.append("the launcher's own file decides the sharding: left open")
     if not any(name in document.entries for name in ("bf16", "fp16")) and "precision" not in launched:
@@ -406,8 +363,8 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
     file = replace(file, sibling=beside_or_written(file.sibling, script))
-    names = key_names("trainer").union(_PROGRAM, ALPACA)
-    listed = lambda word: word.startswith("--") and whole_name(word[2:], names) in names  # noqa: E731
+    names = training.key_names("trainer").union(_PROGRAM, ALPACA)
+    listed = lambda word: word.startswith("--") and training.whole_name(word[2:], names) in names  # noqa: E731
     words, command = training_command(script, listed)
     words, rivals = without_differing(script, command, words, listed)
     devices, why = launched_devices(script, command)
@@ -415,33 +372,30 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
         devices = variable_devices(script, command, file.variables)
     if not words:
         raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
-    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=TRAINER)
+    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=training.TRAINER)
     if devices is None and file.devices is None and why:
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    document.entries = {whole_name(name, names): entry for name, entry in document.entries.items()}
-    rename(document)
+    document.entries = {training.whole_name(name, names): entry for name, entry in document.entries.items()}
+    training.rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
-    program_adapters(document, started)
-    program_deepspeed(document, launcher)
+    training.program_adapters(document, started)
+    training.program_deepspeed(document, launcher)
     return document, devices, launcher
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
-    """Add the keys of the files that ``--config`` or the first word names, which arguments go over.
-
-    Parsers like that of the alignment handbook take a file as their first word.
-    """
-    behind = [b for a, b in pairwise(words) if a.text == TRAINER.data["file"]]
-    for name in (word.text for word in (*first_file(words), *behind) if word.unknown is None):
+    """Add the keys of the files that ``--config`` or the first word names; arguments go over them."""
+    behind = [b for a, b in pairwise(words) if a.text == training.TRAINER.data["file"]]
+    for name in (word.text for word in (*training.first_file(words), *behind) if word.unknown is None):
         text = file.sibling(name)
         if text is None:
             document.opened |= {"zero", "recompute", "mbs", "sequence_length", "precision"}
             document.notes.append(f"{name} is not read: what it says is left open")
             continue
-        inner = read_yaml(LaunchFile(name, text), TRAINER)
+        inner = read_yaml(LaunchFile(name, text), training.TRAINER)
         document.entries |= {path: replace(entry, line=None) for path, entry in inner.entries.items()}
         document.notes += [*inner.notes, f"{name}: read with this file"]
 
@@ -454,7 +408,7 @@ def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
         name, equals, value = word.text[2:].partition("=")
         behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
         value_word = Word(value, word.line, word.unknown) if equals else behind
-        if value_word is not None and name.replace("-", "_") == TRAINER.keys["adapted"]:
+        if value_word is not None and name.replace("-", "_") == training.TRAINER.keys["adapted"]:
             value_word = _joined(value_word, words[at + 2 :])
         _set(document, name.replace("-", "_"), word, value_word)
 
@@ -474,10 +428,10 @@ def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | No
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
         fields = _DECIDES.get(name, ())
-        if name in TRAINER.data["of_no_layout"]:
+        if name in training.TRAINER.data["of_no_layout"]:
             document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: not read")
             return
-        if not fields or (unknown.name and name not in TRAINER.data["named_files"]):
+        if not fields or (unknown.name and name not in training.TRAINER.data["named_files"]):
             document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
             return
         document.opened |= set(fields)
@@ -499,17 +453,17 @@ def _add_mapping(document: WrittenDocument, name: str, text: str, line: int | No
         document.refuse_key("it is no JSON object", name, line)
         return
     document.entries[name] = Written(None, line, f"--{name}")
-    add_leaves(document, f"{name}.", root, line)
+    training.add_leaves(document, f"{name}.", root, line)
 
 
-def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+def _read_recompute(document: WrittenDocument, values: Values) -> Fields:
     """Return recompute and offload of its inputs; FSDP's own flag counts where it is on."""
     paths = ("fsdp_recompute", "recompute", "earlier_recompute")
     flags = [flag for path in paths if (flag := document.flag(path)) is not None]
     on = next((flag for flag in flags if flag.value), None)
     if on is None:
-        return recompute_of(document, *paths)
-    fields = {"recompute": Written("full", on.line, on.words)}
+        return training.recompute_of(document, *paths)
+    fields = {"recompute": on.of("full")}
     for every_name, offload_name in (
         ("recompute_every", "activation_offload"),
         ("earlier_every", "earlier_offload"),
@@ -517,84 +471,50 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
         every = document.number(every_name)
         if every is not None and every.value > 1:
             document.notes.append(f"{every.words}: recompute of every {every.value}th layer is not read")
-            fields["recompute"] = OPEN
-        offload = document.flag(offload_name)
-        if offload is not None and offload.value:
+            fields["recompute"] = training.OPEN
+        offload = document.on(offload_name)
+        if offload is not None:
             states = values["offload"].value if "offload" in values else None
             both = "optimizer+activations" if states else "activations"
-            fields["offload"] = Written(both, offload.line, offload.words)
+            fields["offload"] = offload.of(both)
     return fields
 
 
-def _all_in_bf16(document: WrittenDocument, values: Mapping[str, Written]) -> bool:
-    """Return whether weights that were loaded in bf16 are what is trained, without fp32 ones.
-
-    The Trainer casts none, so that autocast finds them in bf16, and gradients and Adam's states are alike;
-    accelerate's FSDP casts them to fp32, and DeepSpeed keeps fp32 ones beside them.
-    """
-    loaded = (document.given(name) for name in TRAINER.data["weight_types"])
-    in_bf16 = any(one is not None and one.value in {"bf16", "bfloat16"} for one in loaded)
-    sharded = values.get("way") in {DEEPSPEED, FSDP} or values.get("zero", OPEN).value != 0
-    return in_bf16 and not sharded and values.get("precision", OPEN).value == "bf16"
-
-
-def _software(document: WrittenDocument, *, pure_bf16: bool) -> dict[str, Written]:
-    """Return choices of the software that arguments make."""
-    compiled, liger = document.flag("compiled"), document.flag("liger")
-    values = read_attention(document)
-    if compiled is not None:
-        values["compile"] = compiled.value
-    if pure_bf16:
-        values["pure_bf16"] = True
-    if offloads_parameters(document):
-        values["offload_parameters"] = True
-    if liger is not None and liger.value:
-        values |= {"loss": "chunked", "fused_kernels": True}
-    return {"software": Written(values)} if values else {}
-
-
-def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+def _read_adapters(document: WrittenDocument) -> Fields:
     """Return the adapters of TRL's ModelConfig, with its defaults."""
     on = document.flag("peft")
     if on is None or not on.value:
         return {}
-    with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
+    training.with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
     # Left out, PEFT adapts q and v of Llama and its relatives.
     targets = document.given("adapted") or Written(["q_proj", "v_proj"], on.line, on.words, default=True)
-    every = TRAINER.data["every_module"] in (targets.value, *list(targets.value))
-    rank, more = document.number("adapter_rank"), quantized_base(document)
-    return adapter_values(rank, targets, every=every, more=more)
+    every = training.TRAINER.data["every_module"] in (targets.value, *list(targets.value))
+    rank, more = document.number("adapter_rank"), training.quantized_base(document)
+    return training.adapter_values(rank, targets, every=every, more=more)
 
 
-def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def _read_rl(document: WrittenDocument, file: LaunchFile) -> Fields:
     """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
     program = method_of_program(file.text) if is_program(file) else None
     if program is not None:
-        return rl_of(document, Written(program, None, program), "beta")
+        return training.rl_of(document, Written(program, None, program), "beta")
     found = None if is_key_file(file) else _TRAINED.search(re.sub(r"(?m)^\s*#.*$", "", file.text))
     if found is not None:
-        return rl_of(document, Written(found[1], None, found[0].strip()), "beta")
-    for method, keys in TRAINER.data["methods"].items():
+        return training.rl_of(document, Written(found[1], None, found[0].strip()), "beta")
+    for method, keys in training.TRAINER.data["methods"].items():
         written = next((document.entries[key] for key in keys if key in document.entries), None)
         if written is not None:
-            return rl_of(document, replace(written, value=method), "beta")
+            return training.rl_of(document, replace(written, value=method), "beta")
     loss = document.entries.get("loss_type")
     losses = loss.value if loss is not None and isinstance(loss.value, list) else [loss and loss.value]
-    if loss is not None and set(map(str, losses)) <= set(TRAINER.data["losses"]):
-        return rl_of(document, replace(loss, value="dpo"), "beta")
+    if loss is not None and set(map(str, losses)) <= set(training.TRAINER.data["losses"]):
+        return training.rl_of(document, replace(loss, value="dpo"), "beta")
     if (weight := document.given("beta")) is not None:
         document.opened.add("rl")
         document.notes.append(f"{weight.words}: of DPO, KTO or ORPO, which the training program decides")
     return {}
 
 
-TARGET: Final = Target(
-    name="trainer",
-    framework=TRAINER.data["title"],
-    version=TRAINER.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_trainer,
-    recognises=is_trainer,
-    read=read_trainer,
-    edits=_edits,
+TARGET: Final = target_of(
+    training.TRAINER, emit=emit_trainer, recognises=is_trainer, read=read_trainer, edits=_edits
 )

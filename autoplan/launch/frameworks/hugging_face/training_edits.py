@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.bindings.written_document import KeyEdit, WrittenDocument, changed_keys, key_edits
+from autoplan.launch.configuration import FileEdit, LaunchFile, Values, Written
 from autoplan.launch.frameworks.accelerate import accelerate_edits
 from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import edits_beside_arguments
-from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
-from autoplan.launch.frameworks.hugging_face.training_fields import stands
+from autoplan.launch.frameworks.hugging_face.training_fields import TRAINER, stands
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
@@ -38,7 +36,7 @@ Document = Callable[[Layout], Mapping[str, Any]]
 
 
 def training_edits(
-    entries: Mapping[str, Written], layouts: tuple[Layout, Layout], document: Document
+    entries: Values, layouts: tuple[Layout, Layout], document: Document
 ) -> tuple[FileEdit, ...]:
     """Return the edits of a file with ``entries`` that make the first of ``layouts`` the second one.
 
@@ -48,12 +46,9 @@ def training_edits(
 
 
 def key_file_edits(
-    file: LaunchFile, entries: Mapping[str, Written], made: tuple[Job, Layout, Layout], document: Document
+    file: LaunchFile, entries: Values, made: tuple[Job, Layout, Layout], document: Document
 ) -> tuple[FileEdit, ...]:
-    """Return the edits of a file of keys, and of the file of DeepSpeed beside it that it names.
-
-    Raises InexpressibleError as training_edits, also where that file is not there.
-    """
+    """Return the edits of a file of keys and of DeepSpeed's beside it; raises as ``training_edits``."""
     layouts, section = made[1:], TRAINER.keys["deepspeed"]
     named = entries.get(section)
     name = named.value if named is not None and isinstance(named.value, str) else ""
@@ -68,9 +63,7 @@ def key_file_edits(
     return (*inner, *training_edits(entries, layouts, keys))
 
 
-def script_edits(
-    entries: Mapping[str, Written], layouts: tuple[Layout, Layout], document: Document
-) -> tuple[FileEdit, ...]:
+def script_edits(entries: Values, layouts: tuple[Layout, Layout], document: Document) -> tuple[FileEdit, ...]:
     """Return the edits of the arguments of a script, whose ``entries`` they are; raises as training_edits."""
     after = document(layouts[1])
     wanted = {edit.path: edit.value for edit in _wanted(entries, layouts, document)}
@@ -103,7 +96,7 @@ def edits_of_another(
 
 
 def edits_beside(
-    entries: Mapping[str, Written],
+    entries: Values,
     layouts: tuple[Layout, Layout],
     document: Document,
     beside: tuple[str, Sequence[FileEdit], Written | None],
@@ -129,7 +122,7 @@ def edits_beside(
     return (*inner, *script_edits(entries, layouts, arguments))
 
 
-def _argument_edit(entries: Mapping[str, Written], name: str, value: object) -> FileEdit | None:
+def _argument_edit(entries: Values, name: str, value: object) -> FileEdit | None:
     """Return the edit that gives the argument ``name`` a value, or removes it where that is None."""
     written = entries.get(name)
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping) else str(value)
@@ -164,9 +157,7 @@ def _quoted(text: str) -> str:
     return f"'{text}'" if text.startswith("{") else text
 
 
-def _wanted(
-    entries: Mapping[str, Written], layouts: tuple[Layout, Layout], document: Document
-) -> list[KeyEdit]:
+def _wanted(entries: Values, layouts: tuple[Layout, Layout], document: Document) -> list[KeyEdit]:
     after = document(layouts[1])
     try:
         changed = list(changed_keys(document(layouts[0]), after))
@@ -176,9 +167,7 @@ def _wanted(
     return list(_placed(entries, changed, after))
 
 
-def _placed(
-    entries: Mapping[str, Written], changed: list[KeyEdit], after: Mapping[str, Any]
-) -> Iterator[KeyEdit]:
+def _placed(entries: Values, changed: list[KeyEdit], after: Mapping[str, Any]) -> Iterator[KeyEdit]:
     """Yield the edits of the keys that the file has: a section that is another file is replaced as one."""
     replaced = set()
     for edit in (_own_key(entries, edit) for edit in changed):
@@ -194,7 +183,7 @@ def _placed(
             yield edit
 
 
-def _own_key(entries: Mapping[str, Written], edit: KeyEdit) -> KeyEdit:
+def _own_key(entries: Values, edit: KeyEdit) -> KeyEdit:
     """Return ``edit`` of the key that the file has for it."""
     synonym = next((name for name in _SYNONYMS.get(edit.path, ()) if name in entries), None)
     return edit if synonym is None or edit.path in entries else replace(edit, path=synonym)

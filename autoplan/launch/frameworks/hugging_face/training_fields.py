@@ -1,4 +1,4 @@
-"""Fields that configurations around the Hugging Face Trainer share, read from a document."""
+"""Fields that configurations around the Hugging Face Trainer share, as they are written and read."""
 
 from __future__ import annotations
 
@@ -10,24 +10,123 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from autoplan.catalog import checkpoint_model
-from autoplan.launch.bindings.interface import listed_data
+from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
-from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.launch.configuration import Fields, LaunchFile, Values, Written, stated
+from autoplan.launch.frameworks.deepspeed import (
+    BATCHES,
+    OF_TRAINER,
+    inner_document,
+    named_deepspeed,
+    sharding_of,
+)
+from autoplan.launch.frameworks.missing_parts import named, refuse_for_fsdp, refuse_for_replicas
+from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
 from autoplan.launch.known_models import other_architecture
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RLSpec
+
+#: Beginnings of the names of stacks that price what builds on the Trainer.
+STACKS: Final = ("hf-", "ddp", "deepspeed", "fsdp2", "hf-fsdp2")
+
+#: The table of the Trainer, whose names what builds on it shares.
+TRAINER: Final = interface("trainer")
+#: Names of ``optim`` by our optimizers; the Trainer has no other ones of ours.
+OPTIM: Final[Mapping[str, str]] = TRAINER.data["optim"]
+_HALVES: Final = {"fp32": (), "bf16": ("bf16",), "fp16": ("fp16",)}
+_STAGES: Final = "the Trainer has none"
+
+
+def checked_kind(job: Job, layout: Layout) -> str:
+    """Return what shards, DeepSpeed by the stack, else by ZeRO; raises InexpressibleError."""
+    if job.stack.name.startswith("deepspeed"):
+        _refuse_needless(layout)
+        return "deepspeed"
+    if layout.zero:
+        refuse_for_fsdp(layout, _STAGES)
+        return "fsdp"
+    refuse_for_replicas(layout, _STAGES)
+    return "replicas"
+
+
+def _refuse_needless(layout: Layout) -> None:
+    """Raise InexpressibleError for what DDP runs without DeepSpeed: replicas, and one device by itself."""
+    alone = layout.dp == 1 and not layout.optimizer_offload
+    if layout.zero == 0 or alone:
+        part = "one device that offloads no states" if alone else "replicas without ZeRO (zero=0)"
+        nearest = [] if alone else [replace(layout, zero=1)]
+        raise InexpressibleError(f"DeepSpeed for {part}, which a stack of DDP runs", nearest)
+
+
+def refuse_beyond_data(layout: Layout) -> None:
+    """Raise InexpressibleError for tensor, context and hybrid parallelism, which have no key."""
+    refuse_other_axes(layout, "a ParallelismConfig object")
+
+
+def refuse_sharded_integers(kind: str) -> None:
+    """Raise InexpressibleError for a frozen base in int8 that FSDP2 or DeepSpeed would shard."""
+    if kind != "replicas":
+        raise InexpressibleError(f"a frozen base in int8 that {kind} shards")
+
+
+def formats(job: Job) -> dict[str, bool]:
+    """Return the flags of mixed precision; raises InexpressibleError for 8-bit ones."""
+    flags = named(job, "precision", _HALVES)
+    return {name: name in flags for name in ("bf16", "fp16")}
+
+
+def optim_name(job: Job) -> str:
+    """Return the name of the optimizer; raises InexpressibleError for what the Trainer has not."""
+    return named(job, "optimizer", OPTIM)
+
+
+def optim_beside(job: Job) -> str | None:
+    """Return the name of an optimizer that the Trainer makes beside a file of DeepSpeed, else None."""
+    return OPTIM[job.optimizer] if job.optimizer in OF_TRAINER else None
+
+
+def fsdp_values(layout: Layout) -> dict[str, Any]:
+    """Return the values of ``fsdp_config`` by binding."""
+    return {
+        "fsdp_version": 2,
+        "resharded": layout.zero == 3,
+        "wrapped": "TRANSFORMER_BASED_WRAP",
+        "checkpoint_format": "SHARDED_STATE_DICT",
+    }
+
+
+def software_of(document: WrittenDocument, *switches: str) -> Fields:
+    """Return the attention of a file and the choices of software that switches make.
+
+    The text of ``fsdp`` may offload parameters, too.
+    """
+    values = read_attention(document)
+    for name in switches:
+        values |= document.choices(name)
+        fsdp = document.entries.get("fsdp") if name == "cpu_offload" else None
+        if fsdp is not None and "offload" in str(fsdp.value).lower():
+            values["offload_parameters"] = True
+    return {"software": Written(values)} if values else {}
+
 
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
 #: Ways of the Trainer and of programs around it that shard, as their entries call them.
 DEEPSPEED: Final = Written("DeepSpeed")
 FSDP: Final = Written("FSDP2")
+#: Kernels of attention by the names of transformers, its kernels' hub, LLaMA-Factory and ms-swift.
+_ATTENTION: Final[Mapping[str, str]] = {
+    "eager|disabled": "eager",
+    "sdpa|auto": "sdpa",
+    r"(?:kernels-community/|paged\|)?flash[-_]attn2?|flash_attention(?:_2)?|fa2|xformers": "flash2",
+    # On Hopper and Blackwell of data centers alone, where PyTorch's is as fast.
+    r".*flash[-_]attn[-_]?[34](?:@.*)?|flash_attention_[34]|fa[34]": "sdpa",
+}
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 #: Names of checkpoints whose weights are packed.
@@ -37,24 +136,6 @@ _PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?b
 _QUERIES: Final = ("q_proj",)
 _LATENT_QUERIES: Final = ("q_a_proj", "q_b_proj")
 _LATENT_MODULES: Final = ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
-#: Kernels of attention by the names of transformers, its kernels' hub, LLaMA-Factory and ms-swift.
-_ATTENTION: Final[Mapping[str, str]] = {
-    "eager|disabled": "eager",
-    "sdpa|auto": "sdpa",
-    r"(?:kernels-community/|paged\|)?flash[-_]attn2?|flash_attention(?:_2)?|fa2|xformers": "flash2",
-    # On Hopper and Blackwell of data centers alone, where PyTorch's is as fast.
-    r".*flash[-_]attn[-_]?[34](?:@.*)?|flash_attention_[34]|fa[34]": "sdpa",
-}
-#: What holds where a file says nothing else.
-_ALONE: Final[Mapping[str, Any]] = {
-    "tp": 1,
-    "pp": 1,
-    "cp": 1,
-    "ep": 1,
-    "sp": False,
-    "zero": 0,
-    "recompute": "none",
-}
 
 
 def with_defaults(document: WrittenDocument, *names: str) -> None:
@@ -92,17 +173,7 @@ def add_leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], 
             document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
 
 
-def alone() -> dict[str, Written]:
-    """Return the values of data parallelism alone, without sharding and recompute."""
-    return {key: Written(value, default=True) for key, value in _ALONE.items()}
-
-
-def without_open(values: Mapping[str, Written]) -> dict[str, Written]:
-    """Return the values that are known."""
-    return {key: written for key, written in values.items() if written.value is not None}
-
-
-def precision_of(document: WrittenDocument) -> dict[str, Written]:
+def precision_of(document: WrittenDocument) -> Fields:
     """Return the precision that ``bf16`` and ``fp16`` say; nothing where one of them is ``auto``."""
     values = [(name, flag) for name in ("bf16", "fp16") if (flag := document.flag(name)) and flag.value]
     if len(values) > 1:
@@ -111,7 +182,7 @@ def precision_of(document: WrittenDocument) -> dict[str, Written]:
         )
     if values:
         name, flag = values[0]
-        return {"precision": Written(name, flag.line, flag.words)}
+        return {"precision": flag.of(name)}
     if document.automatic("bf16") or document.automatic("fp16"):
         return {}
     return {"precision": Written("fp32", default=True)}
@@ -125,12 +196,10 @@ def optimizer_of(document: WrittenDocument) -> Written:
     name = written.value.lower()
     if name not in names:
         document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
-    return Written(names.get(name), written.line, written.words)
+    return written.of(names.get(name))
 
 
-def batch_of(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
+def batch_of(document: WrittenDocument, file: LaunchFile, values: Values) -> Fields:
     """Return microbatch and batch: the product of the microbatch, the steps and the data-parallel ranks."""
     each, count = document.number("mbs"), document.number("steps")
     fields = {"mbs": each} if each else {}
@@ -146,17 +215,13 @@ def batch_of(
     return {**fields, "global_batch_size": batch}
 
 
-def recompute_of(document: WrittenDocument, *paths: str) -> dict[str, Written]:
+def recompute_of(document: WrittenDocument, *paths: str) -> Fields:
     """Return whether layers are recomputed, by the first of ``paths`` that says so."""
-    values = next((flag for path in paths if (flag := document.flag(path)) is not None), None)
-    return (
-        {}
-        if values is None
-        else {"recompute": Written("full" if values.value else "none", values.line, values.words)}
-    )
+    flag = next((flag for path in paths if (flag := document.flag(path)) is not None), None)
+    return stated(recompute=flag and flag.of("full" if flag.value else "none"))
 
 
-def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> dict[str, Written]:
+def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> Fields:
     """Return what a mapping ``deepspeed`` says; where it is the name of a file, that decides the sharding."""
     other = document.text("deepspeed")
     inner = inner_document(document)
@@ -178,7 +243,7 @@ class Shipped(NamedTuple):
 
 def deepspeed_or_shipped(
     document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
-) -> dict[str, Written]:
+) -> Fields:
     """Return the sharding that ``deepspeed`` says; open where it names a file that lies nowhere.
 
     Of a file that a framework ships, it is the stage and the offload that its name says.
@@ -193,16 +258,16 @@ def deepspeed_or_shipped(
     document.notes.append(
         f"{other.words} (line {other.line}): read as the file of that name that {shipped.framework} ships"
     )
-    values = {"zero": Written(int(match[1]), other.line, other.words)}
+    values = {"zero": other.of(int(match[1]))}
     if match[2] and match[1] == "3":
         # Of ZeRO-3 the shipped files move parameters, and states but in the one named by its parameters.
-        values["software"] = Written({"offload_parameters": True}, other.line, other.words)
+        values["software"] = other.of({"offload_parameters": True})
     if match[2] and not match[2].endswith("_params"):
-        values["offload"] = Written("optimizer", other.line, other.words)
+        values["offload"] = other.of("optimizer")
     return values
 
 
-def _ranks(inner: WrittenDocument) -> dict[str, Written]:
+def _ranks(inner: WrittenDocument) -> Fields:
     """Return the data-parallel degree that the batches of DeepSpeed's configuration say."""
     batch, mbs, steps = (inner.number(name) for name in BATCHES)
     if not (batch and mbs and steps):
@@ -211,7 +276,7 @@ def _ranks(inner: WrittenDocument) -> dict[str, Written]:
         product = f"{mbs.value} x {steps.value} = {mbs.value * steps.value}"
         inner.refuse(f"{product} does not divide {inner.path(BATCHES[0])} {batch.value}", BATCHES[0])
         return {}
-    return {"dp": Written(batch.value // (mbs.value * steps.value), batch.line, batch.words)}
+    return {"dp": batch.of(batch.value // (mbs.value * steps.value))}
 
 
 def model_of(document: WrittenDocument) -> str | None:
@@ -236,23 +301,16 @@ def model_of(document: WrittenDocument) -> str | None:
     return entry
 
 
-def offloads_parameters(document: WrittenDocument) -> bool:
-    """Return whether shards of parameters are in host memory, by a key or by the text of ``fsdp``."""
-    flag = document.flag("cpu_offload") or document.flag("state_offload")
-    fsdp = document.entries.get("fsdp")
-    return (fsdp is not None and "offload" in str(fsdp.value).lower()) or bool(flag and flag.value)
-
-
 def adapter_values(
     rank: Written | None, targets: Written | None, *, every: bool, more: Mapping[str, Any]
-) -> dict[str, Written]:
+) -> Fields:
     """Return low-rank adapters of a rank, at all products or at those named, and ``more`` of them."""
     if rank is None:
         return {}
     names = targets.value if targets else None
     listed = names if isinstance(names, list) else str(names or "").split(",")
     value = {"rank": rank.value, "targets": "all" if every else _targets(listed), **more}
-    return {"adapters": Written(value, rank.line, rank.words)}
+    return {"adapters": rank.of(value)}
 
 
 def adapted_modules(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
@@ -313,23 +371,19 @@ def quantized_base(document: WrittenDocument) -> dict[str, Any]:
 
 def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
     """Return what a job says of its adapters' base, DoRA and dropout."""
-    scales, magnitudes = document.flag("double_quantization"), document.flag("dora")
-    share = document.given("adapter_dropout")
+    scales, share = document.flag("double_quantization"), document.given("adapter_dropout")
     four = scales is not None and base in {"nf4", "fp4"}
     dropped = share.value if share is not None and isinstance(share.value, float) else 0.0
     return {
         **({"base": base} if base is not None else {}),
         **({"double_quantization": bool(scales.value)} if scales is not None and four else {}),
-        **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
+        **({"dora": True} if document.on("dora") else {}),
         **({"dropout": dropped} if 0 < dropped < 1 else {}),
     }
 
 
 def packing(job: Job) -> dict[str, Any]:
-    """Return the values of documents packed into sequences, which kernels of attention tell apart.
-
-    Raises InexpressibleError for pairs and completions, which no trainer packs.
-    """
+    """Return the values of documents in sequences; raises InexpressibleError for pairs and completions."""
     if job.workload.documents is None:
         return {}
     if job.rl is not None:
@@ -367,8 +421,8 @@ def read_attention(document: WrittenDocument) -> dict[str, Any]:
 
 def note_packing(document: WrittenDocument) -> None:
     """Note where a file packs documents, whose lengths it does not say."""
-    packed = document.flag("packed")
-    if packed is not None and packed.value:
+    packed = document.on("packed")
+    if packed is not None:
         document.notes.append(f"{packed.words}: the job says how long its documents are (workload.documents)")
 
 
@@ -385,38 +439,33 @@ def rollouts(rl: RLSpec) -> dict[str, Any]:
     }
 
 
-def rl_of(document: WrittenDocument, method: Written, *betas: str) -> dict[str, Written]:
-    """Return preference or reinforcement learning by ``method``; its weight is at the first of ``betas``.
-
-    A job calls its keys as TRL does.
-    """
+def rl_of(document: WrittenDocument, method: Written, *betas: str) -> Fields:
+    """Return learning by ``method``, in TRL's keys; its weight is at the first of ``betas``."""
     value: dict[str, Any] = {"method": method.value}
-    precomputed = document.flag("precomputed")
-    if precomputed is not None and precomputed.value and method.value in {"dpo", "kto"}:
+    if document.on("precomputed") and method.value in {"dpo", "kto"}:
         value[TRAINER.keys["precomputed"]] = True
     weight = next((found for name in betas if (found := document.given(name)) is not None), None)
     if weight is not None and (beta := _number(weight.value)) is not None:
         value["beta"] = beta
     if method.value == "grpo":
         value |= read_rollouts(document)
-    return {"rl": Written(value, method.line, method.words)}
+    return {"rl": method.of(value)}
 
 
 def read_rollouts(document: WrittenDocument) -> dict[str, Any]:
     """Return where vLLM computes completions, as a job has it, with the defaults of the file's keys."""
-    on = document.flag("use_vllm")
-    if on is None or not on.value:
+    if not document.on("use_vllm"):
         return {}
-    mode = document.text("vllm_mode", ("colocate", "server"))
+    mode, share = document.text("vllm_mode", ("colocate", "server")), document.given("vllm_share")
     where = mode.value if mode is not None else document.table["vllm_mode"].default
     if where != "colocate":
         return {"vllm_mode": where}
-    share, sleeps = document.given("vllm_share"), document.flag("vllm_sleep")
+    sleeps = document.on("vllm_sleep")
     taken = _number(share.value if share is not None else document.table["vllm_share"].default)
     if taken is None or not 0 < taken < 1:
         document.refuse("it is no share of a device's memory, more than 0 and less than 1", "vllm_share")
         return {}
-    resting = {TRAINER.keys["vllm_sleep"]: True} if sleeps is not None and sleeps.value else {}
+    resting = {TRAINER.keys["vllm_sleep"]: True} if sleeps else {}
     return {"vllm_mode": where, TRAINER.keys["vllm_share"]: taken, **resting}
 
 
@@ -429,9 +478,7 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def sharding_values(
-    document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
-) -> dict[str, Written]:
+def sharding_values(document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None) -> Fields:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
     if document.given("zero_of_program") is not None:
         return _own_program(document)
@@ -447,19 +494,15 @@ def sharding_values(
     return _read_fsdp(document, fsdp) | {"way": FSDP}
 
 
-def _own_program(document: WrittenDocument) -> dict[str, Written]:
+def _own_program(document: WrittenDocument) -> Fields:
     """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
-    stage = document.number("zero_of_program", least=0)
-    values = {"zero": stage} if stage is not None else {}
-    moved, dtype = document.flag("zero_offload"), document.given("dtype")
-    if moved is not None and moved.value:
-        values["offload"] = Written("optimizer", moved.line, moved.words)
-    rank = document.number("deepspeed_rank", least=0)
+    values = stated(zero=document.number("zero_of_program", least=0)) | document.bound("zero_offload")
+    rank, dtype = document.number("deepspeed_rank", least=0), document.given("dtype")
     if rank is not None and rank.value:
         document.opened.add("adapters")
     named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
     if named is not None and dtype is not None:
-        values["precision"] = Written(named, dtype.line, dtype.words)
+        values["precision"] = dtype.of(named)
     elif not any(document.flag(name) for name in ("bf16", "fp16")):
         document.opened.add("precision")
     return values
@@ -471,23 +514,20 @@ def _refuse_both(document: WrittenDocument) -> None:
         document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
 
 
-def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> Fields:
     """Return the sharding of FSDP: a truth value of FSDP2's, or the strategy of earlier versions."""
     items = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).lower().split()
     names = {str(item).lower() for item in items}
     strategy = next((name for name in _STRATEGIES if name in names), None)
-    unknown = names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}
-    if unknown:
+    if unknown := names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}:
         document.refuse(f"{min(unknown)[:40]!r} is none of {', '.join(_STRATEGIES)}", "fsdp")
     zero, hybrid = _STRATEGIES[strategy] if strategy else (3, False)
-    values = {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)}
-    values |= _resharded(document)
     if hybrid:
         document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
-    return values
+    return {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)} | _resharded(document)
 
 
-def _resharded(document: WrittenDocument) -> dict[str, Written]:
+def _resharded(document: WrittenDocument) -> Fields:
     """Return the ZeRO stage that ``reshard_after_forward`` says, as FSDP2 or as FSDP1 has it."""
     for path in ("resharded", "earlier_resharded"):
         written = document.given(path)
@@ -496,7 +536,7 @@ def _resharded(document: WrittenDocument) -> dict[str, Written]:
         name = str(written.value).lower()
         stages = {"true": 3, "false": 2, **{key: zero for key, (zero, _) in _STRATEGIES.items()}}
         if name in stages:
-            return {"zero": Written(stages[name], written.line, written.words)}
+            return {"zero": written.of(stages[name])}
         document.refuse(f"{name[:40]!r} is none of {', '.join(stages)}", path)
     return {}
 

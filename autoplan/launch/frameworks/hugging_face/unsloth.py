@@ -13,38 +13,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.catalog import checkpoint_model, load_entry
-from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.catalog import checkpoint_model
+from autoplan.launch.assembly import alone, assembled_document, without_open
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
-from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
-from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
-from autoplan.launch.frameworks.hugging_face.program_values import UNKNOWN, ProgramValues, program_values
-from autoplan.launch.frameworks.hugging_face.python_program import keywords_of
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    adapted_modules,
-    adapter_values,
-    batch_of,
-    optimizer_of,
-    precision_of,
-    without_open,
+from autoplan.launch.frameworks import missing_parts
+from autoplan.launch.frameworks.hugging_face import training_fields as training
+from autoplan.launch.frameworks.hugging_face.python_program import (
+    UNKNOWN,
+    ProgramValues,
+    keywords_of,
+    parsed_program,
+    program_values,
 )
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    model_notes,
-    node_counts,
-    refuse_adapter_fields,
-    refuse_beyond_data,
-    refuse_other_bases,
-    refuse_software,
-    stack_note,
-)
-from autoplan.launch.known_models import hub_name
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.known_models import has_experts, hub_name
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -52,7 +37,6 @@ from autoplan.schema.model import ModelSpec
 
 UNSLOTH: Final = interface("unsloth")
 _IMPORT: Final = re.compile(r"(?m)^\s*from\s+unsloth\s+import\s.*\bFast\w*Model\b")
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0}
 #: Fields that an argument decides, by its name.
 _DECIDED: Final[Mapping[str, set[str]]] = {
     "per_device_train_batch_size": {"mbs", "global_batch_size"},
@@ -104,22 +88,21 @@ def emit_unsloth(run: PlannedRun) -> Emission:
 
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that Unsloth does not have."""
-    refuse_software(job, ("pure_bf16",), adapters=True)
-    refuse_adapter_fields(job, ("base", "double_quantization", "experts"), modules=True)
-    refuse_other_bases(job)
-    refuse_beyond_data(layout, "which Unsloth trains without")
+    missing_parts.refuse_software(job, ("pure_bf16",), adapters=True)
+    missing_parts.refuse_adapter_fields(job, ("base", "double_quantization", "experts"), modules=True)
+    missing_parts.refuse_other_bases(job)
+    missing_parts.refuse_beyond_data(layout, "which Unsloth trains without")
     if layout.zero:
         part = f"ZeRO-{layout.zero}: Unsloth runs on one device or as replicas"
         raise InexpressibleError(part, [replace(layout, zero=0, dp_shard=0)])
-    refuse_for_replicas(layout, "Unsloth has none")
-    if job.precision not in _DTYPES:
-        raise InexpressibleError(f"the precision {job.precision}")
+    missing_parts.refuse_for_replicas(layout, "Unsloth has none")
+    missing_parts.named(job, "precision", _DTYPES)
     if job.software.pure_bf16 is False:
         raise InexpressibleError("parameters in fp32 (software.pure_bf16: false)")
 
 
 def _starter(job: Job, layout: Layout) -> str:
-    nodes, per_node = node_counts(job, layout)
+    nodes, per_node = missing_parts.node_counts(job, layout)
     meeting = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 " if nodes > 1 else ""
     return "python" if layout.devices == 1 else f"torchrun {meeting}--nproc-per-node {per_node}"
 
@@ -156,7 +139,7 @@ def _adapters(model: ModelSpec, adapters: AdapterSpec, layout: Layout) -> dict[s
 
 def _targets(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
     """Return the modules with an adapter; modules of the MLP name the stacks of experts, too."""
-    modules = adapted_modules(model, adapters)
+    modules = training.adapted_modules(model, adapters)
     if model.moe is None:
         return modules
     others = [name for name in modules if name not in MLP_MODULES]
@@ -168,10 +151,10 @@ def _training(job: Job, layout: Layout) -> dict[str, Any]:
     return {
         "output_dir": "unsloth_output",
         "per_device_train_batch_size": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
+        "gradient_accumulation_steps": missing_parts.microbatches(job, layout),
         "max_length": job.workload.sequence_length,
-        **formats(job),
-        "optim": optim_name(job),
+        **training.formats(job),
+        "optim": training.optim_name(job),
         "gradient_checkpointing": layout.mode == "full",
     }
 
@@ -191,13 +174,8 @@ def _table(values: Mapping[str, Any]) -> str:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    unknown = f"set model_name: the hub has no known name for {job.model.name}"
-    return (
-        "DATASET is one of the hub or a folder; add the learning rate in TRAINING",
-        *(() if hub_name(job.model) else (unknown,)),
-        *model_notes(job, base_shipped=True),
-        *stack_note(job, ("unsloth",), "unsloth", "Unsloth"),
-    )
+    data = "DATASET is one of the hub or a folder; add the learning rate in TRAINING"
+    return data, *missing_parts.training_notes(job, "model_name", ("unsloth",), "Unsloth", base_shipped=True)
 
 
 def is_unsloth(file: LaunchFile) -> bool:
@@ -208,27 +186,25 @@ def is_unsloth(file: LaunchFile) -> bool:
 def read_unsloth(file: LaunchFile) -> Configuration:
     """Return what the calls of a program set by constants; on how many devices it runs, it does not say."""
     document = _calls(file)
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
+    values = alone("recompute")
     values |= {"devices": Written(file.devices)} if file.devices is not None else {}
-    values |= batch_of(document, file, values)
+    values |= training.batch_of(document, file, values)
     values |= _precision_of(document) | _checkpointing_of(document)
-    named = document.text("model")
-    model = checkpoint_model(str(named.value)) if named is not None else None
-    values |= {"optimizer": optimizer_of(document)} | _adapters_of(document, model)
+    name = document.text("model")
+    model = checkpoint_model(str(name.value)) if name is not None else None
+    values |= {"optimizer": training.optimizer_of(document)} | _adapters_of(document, model)
     longest = document.bound("sequence_length") or document.bound("longest")
     values["sequence_length"] = next(iter(longest.values()))
     document.stop_at_problems()
-    values, opened = without_open(values), document.opened
-    values = known_alone(values, opened)
-    return assembled("unsloth", file, values, model=model, opened=opened, warnings=document.notes)
+    return assembled_document(document, file, without_open(values), model)
 
 
-def _precision_of(document: WrittenDocument) -> dict[str, Written]:
+def _precision_of(document: WrittenDocument) -> Fields:
     """Return the precision, which Unsloth takes from the weights where the arguments say none.
 
     Source: unslothai/unsloth unsloth/models/rl.py, mixed_precision: args.bf16 = not float16.
     """
-    values = precision_of(document)
+    values = training.precision_of(document)
     if "precision" not in values or not values["precision"].default:
         return values
     loaded = document.given("dtype")
@@ -238,11 +214,7 @@ def _precision_of(document: WrittenDocument) -> dict[str, Written]:
 
 def _calls(file: LaunchFile) -> WrittenDocument:
     """Return the arguments of the calls of a program, by path; raises SpecError for what is no Python."""
-    try:
-        tree = ast.parse(file.text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
+    tree = parsed_program(file)
     values = program_values(tree, file.variables)
     document = WrittenDocument(file.name, table=UNSLOTH)
     for node in ast.walk(tree):
@@ -270,7 +242,7 @@ def _add(document: WrittenDocument, path: str, node: ast.expr, values: ProgramVa
         document.opened |= _DECIDED.get(path.rpartition(".")[2], set())
 
 
-def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
+def _checkpointing_of(document: WrittenDocument) -> Fields:
     """Return recompute, and the offload of its inputs, by what FastLanguageModel is told; unsloth is both."""
     whole = document.bound("whole")["whole"]
     given = document.given("whole_checkpointing" if whole.value else "adapted_checkpointing")
@@ -280,38 +252,24 @@ def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
     return {"recompute": on, **({"offload": replace(written, value="activations")} if offloaded else {})}
 
 
-def _adapters_of(document: WrittenDocument, model: str | None) -> dict[str, Written]:
-    flags = document.bound("whole", "four_bits", "eight_bits", "adapter_rank")
+def _adapters_of(document: WrittenDocument, model: str | None) -> Fields:
+    flags, adapted = (
+        document.bound("whole", "four_bits", "eight_bits", "adapter_rank"),
+        document.given("adapted"),
+    )
     if flags["whole"].value:
         return {}
     base = "nf4" if flags["four_bits"].value else "int8" if flags["eight_bits"].value else None
-    adapted = document.given("adapted")
-    everywhere = adapted is None or adapted.value == "all-linear"
     more: dict[str, Any] = {"base": base} if base is not None else {}
-    more |= {"dropout": share} if (share := _share(document)) else {}
+    dropout = document.given("adapter_dropout")
+    if dropout is not None and isinstance(dropout.value, int | float) and dropout.value:
+        more["dropout"] = float(dropout.value)
     names = adapted.value if adapted is not None and isinstance(adapted.value, list | tuple) else ()
     # Modules of the MLP are the stacks of experts, too.
-    if set(names) & set(MLP_MODULES) and _has_experts(model):
+    if set(names) & set(MLP_MODULES) and has_experts(model):
         more["experts"] = True
-    return adapter_values(flags["adapter_rank"], adapted, every=everywhere, more=more)
+    every = adapted is None or adapted.value == "all-linear"
+    return training.adapter_values(flags["adapter_rank"], adapted, every=every, more=more)
 
 
-def _has_experts(model: str | None) -> bool:
-    entry = load_entry("model", model) if model is not None else None
-    return isinstance(entry, ModelSpec) and entry.moe is not None
-
-
-def _share(document: WrittenDocument) -> float:
-    dropout = document.given("adapter_dropout")
-    return float(dropout.value) if dropout is not None and isinstance(dropout.value, int | float) else 0.0
-
-
-TARGET: Final = Target(
-    name="unsloth",
-    framework="Unsloth",
-    version=UNSLOTH.data["version"],
-    check="names checked",
-    emit=emit_unsloth,
-    recognises=is_unsloth,
-    read=read_unsloth,
-)
+TARGET: Final = target_of(UNSLOTH, emit=emit_unsloth, recognises=is_unsloth, read=read_unsloth)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.document_edits import KeyEdit, key_edits
-from autoplan.launch.configuration import FileEdit, Written
+from autoplan.launch.bindings.written_document import KeyEdit, key_edits
+from autoplan.launch.configuration import FileEdit, Values, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
-from autoplan.launch.frameworks.megatron.emitted_arguments import layout_values, words_by_flag
+from autoplan.launch.frameworks.megatron.megatron_lm import layout_values, words_by_flag
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
@@ -119,9 +119,7 @@ def _add(arguments: Arguments, flag: str, words: Iterable[str], written: Written
     )
 
 
-def refuse_misspelt(
-    arguments: Arguments, entries: Mapping[str, Written], listed: Mapping[str, Any], framework: str
-) -> None:
+def refuse_misspelt(arguments: Arguments, entries: Values, listed: Mapping[str, Any], framework: str) -> None:
     """Refuse the keys among ``entries`` that are one letter off a ``listed`` one, by full path."""
     for path, written in entries.items():
         near = [] if path in listed or path.count("_") == 0 else list(_near(path, listed))
@@ -151,7 +149,7 @@ def keyed_error(error: SpecError, keys: Mapping[str, Key]) -> SpecError:
 
 
 def keyed_edits(
-    entries: Mapping[str, Written],
+    entries: Values,
     keys: Mapping[str, Key],
     job: Job,
     layouts: tuple[Layout, Layout],
@@ -175,7 +173,7 @@ def keyed_edits(
 def _edited_values(
     flag: str,
     words: tuple[str, ...] | None,
-    entries: Mapping[str, Written],
+    entries: Values,
     keys: Mapping[str, Key],
     special: Mapping[str, Mapping[str, Any]],
 ) -> Mapping[str, Any]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from autoplan.errors import Problem, SpecError
+from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import interface, listed_data
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, ReadFile, Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
 TABLE: Final = interface("megatron-lm")
@@ -43,18 +43,10 @@ class Argument:
 
 
 @dataclass(slots=True)
-class Arguments:
-    """The arguments of a command by flag, and the problems and notes on them.
+class Arguments(ReadFile):
+    """The arguments of a command by flag; look-ups by binding add problems of what is not of its kind."""
 
-    Look-ups by the name of a binding add a problem where a value is not known or not one of its kind.
-    ``opened`` are fields that an argument which is not read may decide.
-    """
-
-    file: str
     given: dict[str, Argument] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    opened: set[str] = field(default_factory=set)
 
     def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
         """Add a problem of an argument."""
@@ -67,11 +59,6 @@ class Arguments:
         self.opened |= set(fields)
         where = f" (line {line})" if line else ""
         self.notes.append(f"{words}{where} is not read and may decide {', '.join(fields)}: left open")
-
-    def stop_at_problems(self) -> None:
-        """Raise SpecError with all problems, if there are some."""
-        if self.problems:
-            raise SpecError(list(dict.fromkeys(self.problems)))
 
     def has(self, name: str) -> bool:
         """Return whether an argument is given, with whatever value."""
@@ -106,9 +93,9 @@ class Arguments:
         if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) < least:
             self.refuse(f"{written.value[:40]!r} is not an integer of at least {least}", name, written.line)
             return None
-        return Written(int(text), written.line, written.words)
+        return written.of(int(text))
 
-    def present(self, *names: str) -> dict[str, Written]:
+    def present(self, *names: str) -> Fields:
         """Return the values of the numbers and switches among ``names`` that are given, or have a default."""
         values = {}
         for binding in map(TABLE.__getitem__, names):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields, Written, stated
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments, arities
-from autoplan.launch.frameworks.megatron.emitted_arguments import RESIDENT_LAYERS
-from autoplan.launch.frameworks.megatron.pipeline_layout import chunks_in
+from autoplan.launch.frameworks.megatron.megatron_lm import RESIDENT_LAYERS, chunks_in
 from autoplan.schema.recompute import mode_of
 from autoplan.schema.stage_layers import chunks_of
 
@@ -33,11 +32,8 @@ _SOFTWARE: Final[dict[str, tuple[str, Any]]] = {
 _ATTENTION: Final = {"unfused": "eager", "local": "eager", "flash": "flash2", "fused": "flash"}
 
 
-def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> dict[str, Written]:
-    """Return the values of all fields that the arguments or Megatron-LM's defaults give.
-
-    ``layers`` are those of the model, None where they are not known.
-    """
+def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> Fields:
+    """Return what the arguments or defaults give; ``layers`` are those of the model, None where unknown."""
     values = _tensor(arguments) | {"pp": _pipeline(arguments)} | _context(arguments)
     values["ep"] = arguments.number("ep") or arguments.number("deepspeed_ep") or Written(1, default=experts)
     if experts:
@@ -60,13 +56,13 @@ def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> d
     return {**values, **_training(arguments)}
 
 
-def _tensor(arguments: Arguments) -> dict[str, Written]:
+def _tensor(arguments: Arguments) -> Fields:
     """Return the tensor-parallel degree, which had a shorter name once."""
     former = None if arguments.has("tp") else arguments.number("earlier_tp")
     return {"tp": former} if former is not None else arguments.present("tp")
 
 
-def _context(arguments: Arguments) -> dict[str, Written]:
+def _context(arguments: Arguments) -> Fields:
     """Return the degree that sequences are divided over: that of Megatron-LM, or Ulysses in DeepSpeed."""
     ulysses = None if arguments.has("cp") else arguments.number("deepspeed_cp")
     return {"cp": ulysses} if ulysses is not None else arguments.present("cp")
@@ -76,7 +72,7 @@ def _pipeline(arguments: Arguments) -> Written:
     """Return the pipeline stages; Megatron-DeepSpeed can be told to have none."""
     none = arguments.flag("no_pipeline")
     if none is not None:
-        return Written(1, none.line, none.words)
+        return none.of(1)
     return arguments.number("pp") or _default(1)
 
 
@@ -84,16 +80,15 @@ def _default(value: object) -> Written:
     return Written(value, default=True)
 
 
-def _batches(arguments: Arguments) -> dict[str, Written]:
+def _batches(arguments: Arguments) -> Fields:
     values = arguments.present("mbs", "global_batch_size")
-    former = None if "mbs" in values else arguments.number("earlier_mbs")
-    values |= {"mbs": former} if former is not None else {}
+    values |= {} if "mbs" in values else stated(mbs=arguments.number("earlier_mbs"))
     length = arguments.number("sequence_length") or arguments.number("encoder_sequence_length")
     most = arguments.number("max_positions")
     if length is not None and most is not None and most.value < length.value:
         sentence = f"sequences of {length.value} tokens (line {length.line}) are longer than {most.value}"
         arguments.refuse(sentence, "max_positions", most.line)
-    return values if length is None else {**values, "sequence_length": length}
+    return values | stated(sequence_length=length)
 
 
 def _zero(arguments: Arguments) -> Written:
@@ -106,25 +101,25 @@ def _zero(arguments: Arguments) -> Written:
         if zero is None:
             arguments.refuse(f"{name[:40]!r} is none of {', '.join(names.values())}", "sharding")
         flag = strategy or fsdp
-        return Written(zero or 0, flag.line, flag.words)
+        return flag.of(zero or 0)
     torch = arguments.flag("torch_fsdp2")
     if torch is not None:
         unsharded_parameters = arguments.flag("torch_fsdp2_gathered")
-        return Written(2 if unsharded_parameters else 3, torch.line, torch.words)
+        return torch.of(2 if unsharded_parameters else 3)
     stage = arguments.number("zero_stage", least=0)
     if stage is not None and stage.value:
         if stage.value > 3:
             arguments.refuse(f"{stage.value} is no ZeRO stage", "zero_stage")
         return stage
     sharded = arguments.flag("distributed_optimizer")
-    return Written(1, sharded.line, sharded.words) if sharded else _default(0)
+    return sharded.of(1) if sharded else _default(0)
 
 
-def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | None) -> dict[str, Written]:
+def _recompute(arguments: Arguments, values: Fields, layers: int | None) -> Fields:
     granularity = arguments.text("recompute")
     short = arguments.flag("recompute_attention")
     if short is not None and (granularity is None or granularity.value in {"full", "selective"}):
-        granularity = Written("selective", short.line, short.words)
+        granularity = short.of("selective")
     if granularity is None:
         return _earlier_recompute(arguments, values, layers)
     if granularity.value == "selective":
@@ -137,7 +132,7 @@ def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | N
         # The default of Megatron-DeepSpeed.
         count = Written(1, method.line, method.words, default=True)
     if method is not None and count is not None and count.value == 0:
-        return {"recompute": Written("none", count.line, count.words)}
+        return {"recompute": count.of("none")}
     if method is not None and count is not None:
         return _full(arguments, values, method, count, layers)
     for name in ("recompute_method", "recompute_num_layers"):
@@ -146,7 +141,7 @@ def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | N
     return {}
 
 
-def _selective(arguments: Arguments, granularity: Written) -> dict[str, Written]:
+def _selective(arguments: Arguments, granularity: Written) -> Fields:
     """Return selective recompute, which has no method."""
     method = arguments.text("recompute_method")
     if method is not None:
@@ -158,32 +153,27 @@ def _selective(arguments: Arguments, granularity: Written) -> dict[str, Written]
     if mode is None:
         arguments.leave_open(["recompute"], f"{FLAGS['recompute_modules']} {listed}", granularity.line)
         return {}
-    return {"recompute": Written(mode, granularity.line, granularity.words)}
+    return {"recompute": granularity.of(mode)}
 
 
-def _earlier_recompute(
-    arguments: Arguments, values: dict[str, Written], layers: int | None
-) -> dict[str, Written]:
+def _earlier_recompute(arguments: Arguments, values: Fields, layers: int | None) -> Fields:
     """Return full recompute by arguments of earlier versions and of Megatron-DeepSpeed; else none."""
-    method = arguments.text("earlier_recompute_method")
-    every = arguments.flag("deepspeed_recompute")
-    if method is not None:
-        count = arguments.number("earlier_recompute_num_layers")
-        return _full(arguments, values, method, count or _default(1), layers)
-    if every is not None:
-        count = arguments.number("deepspeed_recompute_num_layers")
-        return _full(
-            arguments, values, Written("uniform", every.line, every.words), count or _default(1), layers
-        )
-    return {"recompute": _default("none")}
+    method, every = arguments.text("earlier_recompute_method"), arguments.flag("deepspeed_recompute")
+    if method is None and every is None:
+        return {"recompute": _default("none")}
+    name = "earlier_recompute_num_layers" if method else "deepspeed_recompute_num_layers"
+    if method is None and every is not None:
+        method = every.of("uniform")
+    count = arguments.number(name) or _default(1)
+    return _full(arguments, values, method, count, layers) if method is not None else {}
 
 
 def _full(
-    arguments: Arguments, values: dict[str, Written], method: Written, count: Written, layers: int | None
-) -> dict[str, Written]:
+    arguments: Arguments, values: Fields, method: Written, count: Written, layers: int | None
+) -> Fields:
     """Return full recompute by a method: of units of layers, or of the first layers of virtual stages."""
     if method.value == "uniform":
-        fields = {"recompute": Written("full", method.line, method.words)}
+        fields = {"recompute": method.of("full")}
         return fields if count.value == 1 else {**fields, "recompute_num_layers": count}
     if method.value != "block":
         arguments.refuse(f"{method.value[:40]!r} is neither uniform nor block", "recompute_method")
@@ -200,7 +190,7 @@ def _full(
     return {"recompute": Written(text, count.line, f"{method.words} {count.words}")}
 
 
-def _chunks(values: dict[str, Written], layers: int | None) -> tuple[tuple[int, ...], ...] | None:
+def _chunks(values: Fields, layers: int | None) -> tuple[tuple[int, ...], ...] | None:
     """Return the layers of virtual stages; None where they are not known."""
     stages, vpp = values.get("stages"), values.get("vpp")
     if stages is None or vpp is None or layers is None:
@@ -208,26 +198,22 @@ def _chunks(values: dict[str, Written], layers: int | None) -> tuple[tuple[int, 
     return chunks_of(stages.value, vpp.value)
 
 
-def _offload(arguments: Arguments, layers: int | None) -> dict[str, Written]:
-    states = arguments.flag("optimizer_offload")
-    fraction = arguments.text("optimizer_offload_fraction")
+def _offload(arguments: Arguments, layers: int | None) -> Fields:
+    states, fraction = arguments.flag("optimizer_offload"), arguments.text("optimizer_offload_fraction")
     if states is not None and fraction is not None and fraction.value not in {"1", "1.0"}:
         arguments.notes.append(f"{fraction.words}: read as offload of all optimizer states")
     count = arguments.number("activation_offload", least=0)
-    moved = count is not None and count.value > 0
-    values: dict[str, Written] = {}
-    if count is not None and moved and layers is not None:
-        every = _offload_every(count.value, layers)
-        values["offload_every"] = Written(every, count.line, count.words)
-        if every == 1 and count.value != layers - RESIDENT_LAYERS:
-            arguments.notes.append(f"{count.words}: read as offload of the activations of all layers")
-    names = [
-        name for name, offloaded in (("optimizer", states is not None), ("activations", moved)) if offloaded
-    ]
-    written = states or count
-    if names and written is not None:
-        values["offload"] = Written("+".join(names), written.line, written.words)
-    return values
+    moved = count if count is not None and count.value > 0 else None
+    values: Fields = {}
+    if moved is not None and layers is not None:
+        every = _offload_every(moved.value, layers)
+        values["offload_every"] = moved.of(every)
+        if every == 1 and moved.value != layers - RESIDENT_LAYERS:
+            arguments.notes.append(f"{moved.words}: read as offload of the activations of all layers")
+    parts = {"optimizer": states, "activations": moved}
+    names = [name for name, offloaded in parts.items() if offloaded is not None]
+    written = states or moved
+    return values | ({"offload": written.of("+".join(names))} if written else {})
 
 
 def _offload_every(count: int, layers: int) -> int:
@@ -237,21 +223,18 @@ def _offload_every(count: int, layers: int) -> int:
     return layers // count
 
 
-def _training(arguments: Arguments) -> dict[str, Written]:
+def _training(arguments: Arguments) -> Fields:
     values = {"precision": _precision(arguments), "optimizer": _optimizer(arguments)}
     software = {key: value for name, (key, value) in _SOFTWARE.items() if arguments.flag(name)}
-    dispatcher = arguments.text("dispatcher")
+    dispatcher, gradients = arguments.text("dispatcher"), arguments.text("main_gradients")
     if dispatcher is not None and dispatcher.value == "flex":
         software["dispatcher"] = "flex"
     kernels = arguments.text("attention_kernels")
     if kernels is not None and kernels.value in _ATTENTION:
         software["attention"] = _ATTENTION[kernels.value]
-    gradients = arguments.text("main_gradients")
     if gradients is not None and gradients.value == "bf16":
         # In place of fp32 ones, which --bf16 alone has (megatron/training/arguments.py, validate_args).
         software["gradients"] = "bf16"
-    if software:
-        values["software"] = Written(software)
     routing: dict[str, Any] = {}
     factor = arguments.text("capacity_factor")
     if factor is not None:
@@ -261,24 +244,22 @@ def _training(arguments: Arguments) -> dict[str, Written]:
             arguments.refuse(f"{factor.value[:40]!r} is no number", "capacity_factor")
     if arguments.flag("padded_experts") and routing:
         routing["padded"] = True
-    if routing:
-        values["routing"] = Written(routing)
-    return values
+    chosen = {"software": software, "routing": routing}
+    return values | {field: Written(choices) for field, choices in chosen.items() if choices}
 
 
 def _precision(arguments: Arguments) -> Written:
     fp8, fp4 = arguments.text("fp8_format"), arguments.text("fp4_format")
     if fp4 is not None:
-        return Written("nvfp4", fp4.line, fp4.words)
+        return fp4.of("nvfp4")
     if fp8 is not None:
         recipe = arguments.text("fp8_recipe")
-        return Written("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8", fp8.line, fp8.words)
-    flags = [(name, written) for name in ("bf16", "fp16") if (written := arguments.flag(name)) is not None]
+        return fp8.of("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8")
+    flags = {name: written for name in ("bf16", "fp16") if (written := arguments.flag(name)) is not None}
     if len(flags) > 1:
         arguments.refuse(f"{FLAGS['bf16']} and {FLAGS['fp16']} exclude each other", "fp16")
-    for name, written in flags[:1]:
-        if written is not None:
-            return Written(name, written.line, written.words)
+    for name, written in flags.items():
+        return written.of(name)
     if any(flag not in arities() for flag in arguments.given):
         # A program with arguments of its own may have another default than single precision.
         arguments.opened.add("precision")
@@ -293,14 +274,14 @@ def _optimizer(arguments: Arguments) -> Written:
     ours = TABLE["optimizer"].ours(spelt) or spelt
     moments = TABLE["moments"].ours(states.value) if states is not None else None
     if ours == "adamw" and states is not None and moments is not None:
-        return Written(moments, states.line, states.words)
+        return states.of(moments)
     if ours not in {"adamw", "sgd", "lion", "muon"}:
         arguments.notes.append(f"the optimizer {name[:40]!r} is not priced: left open")
         arguments.opened.add("optimizer")
-    return Written(ours, written.line, written.words) if written else _default(ours)
+    return written.of(ours) if written else _default(ours)
 
 
-def _stages(arguments: Arguments, pp: Written, layers: int | None) -> dict[str, Written]:
+def _stages(arguments: Arguments, pp: Written, layers: int | None) -> Fields:
     """Return ``vpp`` and ``stages``; contradictions are added to the problems of ``arguments``."""
     if arguments.has("stages"):
         return _of_layout(arguments, pp)
@@ -342,8 +323,8 @@ def _virtual(arguments: Arguments, pp: Written, total: int | None) -> Written:
         arguments.refuse(
             f"{per_virtual.value} does not divide the {shown}", "layers_per_virtual_stage", per_virtual.line
         )
-        return Written(1, per_virtual.line, per_virtual.words)
-    return Written(max(1, share // per_virtual.value), per_virtual.line, per_virtual.words)
+        return per_virtual.of(1)
+    return per_virtual.of(max(1, share // per_virtual.value))
 
 
 def _shown(pp: Written, layers: int) -> str:
@@ -394,7 +375,7 @@ def _check_virtual(arguments: Arguments, vpp: Written, stages: tuple[int, ...], 
         arguments.refuse(message, "vpp" if arguments.has("vpp") else "layers_per_virtual_stage", vpp.line)
 
 
-def _of_layout(arguments: Arguments, pp: Written) -> dict[str, Written]:
+def _of_layout(arguments: Arguments, pp: Written) -> Fields:
     """Return the stages of a layout string."""
     written = arguments.text("stages")
     if written is None:
@@ -426,8 +407,8 @@ def _of_layout(arguments: Arguments, pp: Written) -> dict[str, Written]:
     if any("m" in part for part in parts):
         arguments.notes.append("layers of multi-token prediction are not read")
     return {
-        "vpp": Written(vpp, written.line, written.words),
-        "stages": Written(stages, written.line, written.words),
+        "vpp": written.of(vpp),
+        "stages": written.of(stages),
     }
 
 

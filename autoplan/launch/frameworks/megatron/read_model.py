@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from autoplan.errors import Problem
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Fields
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments
 
 _FREQUENCY: Final = re.compile(r"[0-9\[\]()+*, ]{1,2000}")
@@ -23,7 +23,7 @@ class ReadModel:
     fields: dict[str, Any] | None
     missing: tuple[str, ...] = ()
     defaults: list[str] = field(default_factory=list)
-    lines: dict[str, Written] = field(default_factory=dict)
+    lines: Fields = field(default_factory=dict)
 
 
 def read_model(arguments: Arguments, file: str) -> ReadModel:
@@ -128,35 +128,26 @@ def _window(arguments: Arguments, fields: dict[str, Any]) -> None:
 def _block(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     """Add what MLP, norms, positions and biases are."""
     _activation(arguments, fields)
-    width = arguments.number("ffn_size")
-    hidden = fields["hidden_size"]
+    width, norm, hidden = arguments.number("ffn_size"), arguments.text("norm"), fields["hidden_size"]
     gated = fields["activation"] == "swiglu"
     fields["ffn_size"] = width.value if width else int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     _positions(arguments, fields, read)
-    norm = arguments.text("norm")
     fields["norm"] = "rmsnorm" if norm and norm.value.lower() == "rmsnorm" else "layernorm"
     linear = arguments.flag("no_bias") is None
     qkv = linear or arguments.flag("qkv_bias") is not None
-    fields["bias"] = {
-        "qkv": qkv,
-        "attention_output": linear,
-        "mlp": linear,
-        "norm": fields["norm"] == "layernorm",
-    }
+    biases = {"qkv": qkv, "attention_output": linear, "mlp": linear}
+    fields["bias"] = {**biases, "norm": fields["norm"] == "layernorm"}
     if arguments.flag("embedding_norm"):
         fields["embedding_norm"] = True
     fields["tied_embeddings"] = arguments.flag("untied_embeddings") is None
-    read.defaults += [
-        name
-        for name, missing in (
-            ("model.ffn_size", width is None),
-            ("model.norm", norm is None),
-            ("model.activation", fields["activation"] == "gelu"),
-            ("model.bias", linear),
-            ("model.tied_embeddings", fields["tied_embeddings"]),
-        )
-        if missing
-    ]
+    missing = {
+        "ffn_size": width is None,
+        "norm": norm is None,
+        "activation": fields["activation"] == "gelu",
+        "bias": linear,
+        "tied_embeddings": fields["tied_embeddings"],
+    }
+    read.defaults += [f"model.{name}" for name, usual in missing.items() if usual]
 
 
 def _activation(arguments: Arguments, fields: dict[str, Any]) -> None:
@@ -194,18 +185,16 @@ def _experts(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> N
         return
     top_k, width = arguments.number("top_k"), arguments.number("expert_ffn_size")
     shared = arguments.number("shared_expert_ffn_size")
-    moe: dict[str, Any] = {
+    balanced = fields["bias"]["mlp"] or arguments.flag("router_bias") is not None
+    fields["moe"] = {
         "experts": experts.value,
         "top_k": top_k.value if top_k else TABLE["top_k"].default,
         "expert_ffn_size": width.value if width else fields["ffn_size"],
+        **({"shared_expert_ffn_size": shared.value} if shared is not None else {}),
+        **({"shared_expert_gate": True} if arguments.flag("shared_expert_gate") else {}),
+        "router_bias": balanced,
+        **_expert_layers(arguments, fields["layers"]),
     }
-    if shared is not None:
-        moe["shared_expert_ffn_size"] = shared.value
-    if arguments.flag("shared_expert_gate"):
-        moe["shared_expert_gate"] = True
-    moe["router_bias"] = fields["bias"]["mlp"] or arguments.flag("router_bias") is not None
-    moe |= _expert_layers(arguments, fields["layers"])
-    fields["moe"] = moe
     read.defaults += ["model.moe.top_k"] if top_k is None else []
     read.defaults += ["model.moe.expert_ffn_size"] if width is None else []
 

@@ -9,17 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.bindings.interface import Binding
-from autoplan.launch.bindings.written_values import plan_values
-from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.bindings.interface import Binding, plan_values, target_of
+from autoplan.launch.configuration import FileEdit, LaunchFile, Values
 from autoplan.launch.emitted_text import argument_array, torchrun_words
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    refuse_order,
-    refuse_software,
-    stack_note,
-    with_data_ranks,
-)
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.torchtitan.override_words import (
     FUNCTION,
     KEYS,
@@ -35,7 +28,7 @@ from autoplan.launch.frameworks.torchtitan.torchtitan_values import (
     module_names,
     read_torchtitan,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import USUAL_MODES
@@ -51,10 +44,7 @@ _Overrides = Mapping[str, tuple[str, ...]]
 
 
 def emit_torchtitan(run: PlannedRun) -> Emission:
-    """Return the overrides of the plan as a shell script that defines TORCHTITAN_ARGS.
-
-    Raises InexpressibleError for the first part of the plan that torchtitan has no override for.
-    """
+    """Return the plan as a script of TORCHTITAN_ARGS; raises InexpressibleError for what has no override."""
     job, layout = run.job, run.layout
     groups = {
         "configuration function": model_words(job),
@@ -80,7 +70,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     model_notes = () if model_words(job) else (missing,)
     last = "overrides of your own stand before these, whose last word is a subcommand"
     stacks = ("fsdp2", "ddp")
-    return (*model_notes, last, *stack_note(job, stacks, "fsdp2", "torchtitan"))
+    return (*model_notes, last, *missing_parts.stack_note(job, stacks, "fsdp2", "torchtitan"))
 
 
 def _words(values: _Values) -> dict[str, tuple[str, ...]]:
@@ -106,7 +96,7 @@ def layout_overrides(job: Job, layout: Layout) -> _Values:
 
     All degrees are given, since those that are left out are those of the configuration function.
     """
-    refuse_order(layout)
+    missing_parts.refuse_order(layout)
     _refuse_expert_degrees(job, layout)
     _refuse_offload(layout)
     values = {**plan_values(TABLE, "layout", job, layout), **_pipeline(job, layout), **_sharding(layout)}
@@ -196,7 +186,7 @@ def _refused_or_sizes(layout: Layout) -> tuple[int, int]:
     if shard * layout.cp == 1:
         part = "sharding with nothing to shard over (dp=1, cp=1)"
         alone = replace(layout, zero=0, dp_shard=0, optimizer_offload=False)
-        raise InexpressibleError(part, [alone, *with_data_ranks(replace(layout, dp_shard=0))])
+        raise InexpressibleError(part, [alone, *missing_parts.with_data_ranks(replace(layout, dp_shard=0))])
     return layout.dp // shard, shard
 
 
@@ -210,7 +200,7 @@ def _refuse_offload(layout: Layout) -> None:
 
 def _batches(job: Job, layout: Layout) -> _Values:
     """Return the batch of a rank in one pass of the pipeline: all of its microbatches, else one."""
-    count = microbatches(job, layout)
+    count = missing_parts.microbatches(job, layout)
     if layout.pp == 1:
         return {"local_batch_size": layout.microbatch}
     return {"local_batch_size": layout.microbatch * count, "mbs": layout.microbatch}
@@ -219,7 +209,7 @@ def _batches(job: Job, layout: Layout) -> _Values:
 def training_overrides(job: Job, layout: Layout) -> _Values:
     """Return the overrides of sequences, formats, compilation, and recompute; raises InexpressibleError."""
     software = job.software
-    refuse_software(job, ("compile", "cuda_graphs", "pure_bf16", "loss"))
+    missing_parts.refuse_software(job, ("compile", "cuda_graphs", "pure_bf16", "loss"))
     if software.loss not in {None, "chunked"} or software.loss_chunks is not None:
         raise InexpressibleError(f"software.loss: {software.loss}, which the configuration function chooses")
     if job.precision not in TABLE["precision"].names:
@@ -254,10 +244,7 @@ def model_words(job: Job) -> tuple[tuple[str, ...], ...]:
 
 
 def torchtitan_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    """Return the edits of ``file`` that make its layout ``new`` instead of ``old``.
-
-    Raises InexpressibleError for a layout that torchtitan, or the version of a TOML file, cannot express.
-    """
+    """Return the edits that make the layout ``new``; raises InexpressibleError for what has no override."""
     before, after = _overrides(job, old), _overrides(job, new)
     if is_toml(file):
         if new.tp > 1 and not new.sequence_parallel:
@@ -276,7 +263,7 @@ def _overrides(job: Job, layout: Layout) -> dict[str, tuple[str, ...]]:
 
 
 def _changed(
-    entries: Mapping[str, Written], before: _Overrides, after: _Overrides, old: Layout, new: Layout
+    entries: Values, before: _Overrides, after: _Overrides, old: Layout, new: Layout
 ) -> dict[str, tuple[str, ...]]:
     """Return the words that change, by path; those to remove are empty."""
     paths = [path for path in dict.fromkeys((*before, *after)) if before.get(path) != after.get(path)]
@@ -286,11 +273,8 @@ def _changed(
     return {path: after.get(path, ()) for path in (*paths, *_batch(entries, after, new))}
 
 
-def _batch(entries: Mapping[str, Written], after: _Overrides, new: Layout) -> Iterator[str]:
-    """Yield the path of the batch where a file leaves it to follow, and it would follow otherwise.
-
-    Raises InexpressibleError for a file of a version that accumulates no gradients.
-    """
+def _batch(entries: Values, after: _Overrides, new: Layout) -> Iterator[str]:
+    """Yield the path of a batch that would follow otherwise; raises InexpressibleError before 0.1."""
     path, local = KEYS["global_batch_size"], KEYS["local_batch_size"]
     stated = entries.get(path)
     follows = str(int(after[local][1]) * new.dp)
@@ -301,7 +285,7 @@ def _batch(entries: Mapping[str, Written], after: _Overrides, new: Layout) -> It
     yield path
 
 
-def _script_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterator[FileEdit]:
+def _script_edits(entries: Values, changed: _Overrides) -> Iterator[FileEdit]:
     for path, words in changed.items():
         entry, text = entries.get(path), shlex.join(words)
         if entry is not None:
@@ -310,7 +294,7 @@ def _script_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterat
             yield FileEdit("", text)
 
 
-def _toml_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterator[FileEdit]:
+def _toml_edits(entries: Values, changed: _Overrides) -> Iterator[FileEdit]:
     """Yield edits of lines ``key = value``; a key to add is named with its table."""
     for path, words in changed.items():
         if path == KEYS["sp"]:
@@ -340,7 +324,7 @@ def _in_its_tables(file: LaunchFile, edit: FileEdit) -> FileEdit:
     return FileEdit("", f"[{named[0]}] {named[2]} = {line.partition(' = ')[2]}")
 
 
-def _line(entries: Mapping[str, Written], path: str, value: str) -> Iterator[FileEdit]:
+def _line(entries: Values, path: str, value: str) -> Iterator[FileEdit]:
     table, _, key = path.rpartition(".")
     entry, text = entries.get(path), f"{key} = {value}" if value else ""
     if entry is not None:
@@ -360,13 +344,6 @@ def _toml(path: str, words: tuple[str, ...]) -> str:
     return words[1] if words[1].isdigit() else json.dumps(words[1])
 
 
-TARGET: Final = Target(
-    name="torchtitan",
-    framework=TABLE.data["title"],
-    version=TABLE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_torchtitan,
-    recognises=is_torchtitan,
-    read=read_torchtitan,
-    edits=torchtitan_edits,
+TARGET: Final = target_of(
+    TABLE, emit=emit_torchtitan, recognises=is_torchtitan, read=read_torchtitan, edits=torchtitan_edits
 )

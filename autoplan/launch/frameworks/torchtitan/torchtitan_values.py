@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoplan.catalog import load_entry
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, Fields, LaunchFile, Values, Written
 from autoplan.launch.frameworks.torchtitan.override_words import (
     CONFIG_FUNCTIONS,
     DEFAULTS,
@@ -24,6 +23,7 @@ from autoplan.launch.frameworks.torchtitan.override_words import (
     read_overrides,
     read_toml,
 )
+from autoplan.launch.known_models import model_entry
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stage_layers import chunks_of
 
@@ -39,10 +39,7 @@ _TOML_DEFAULTS: Final[Mapping[str, Any]] = {
 
 @dataclass(slots=True)
 class TitanSettings:
-    """A document with what holds where it says nothing, by path; empty where that is not known.
-
-    Look-ups are by the names of bindings.
-    """
+    """A document and, by binding, what holds where it says nothing; empty where that is not known."""
 
     document: WrittenDocument
     defaults: Mapping[str, Any]
@@ -105,8 +102,7 @@ def titan_configuration(
 
     ``defaults`` hold where it says nothing, by path; ``devices`` are those that a script starts.
     """
-    model = load_entry("model", name) if name else None
-    settings = TitanSettings(document, defaults, model if isinstance(model, ModelSpec) else None)
+    settings = TitanSettings(document, defaults, model_entry(name))
     values = _degrees(settings)
     count = file.devices or (devices.value if devices else None)
     if devices is not None:
@@ -138,7 +134,7 @@ def _flavor(document: WrittenDocument) -> str | None:
     return entry
 
 
-def _degrees(settings: TitanSettings) -> dict[str, Written]:
+def _degrees(settings: TitanSettings) -> Fields:
     fields = {key: settings.number(key) for key in ("tp", "pp", "cp", "ep")}
     values = {key: written for key, written in fields.items() if written is not None}
     moe = settings.model is None or settings.model.moe is not None
@@ -156,9 +152,7 @@ def _degrees(settings: TitanSettings) -> dict[str, Written]:
     return values
 
 
-def _sharding(
-    settings: TitanSettings, values: Mapping[str, Written], devices: int | None
-) -> dict[str, Written]:
+def _sharding(settings: TitanSettings, values: Values, devices: int | None) -> Fields:
     """Return the data-parallel degree, what shards, and the ZeRO stage."""
     replicate = settings.number("replicas")
     shard = settings.number("shards", least=-1)
@@ -175,13 +169,13 @@ def _sharding(
     where = shard if not shard.default or replicate.default else replicate
     fields["dp"] = Written(replicate.value * ranks, where.line, where.words, default=where.default)
     if devices is None:
-        fields["devices"] = Written(replicate.value * ranks * model, where.line, where.words)
+        fields["devices"] = where.of(replicate.value * ranks * model)
     if replicate.value > 1 and fields["zero"].value:
-        fields["dp_shard"] = Written(max(1, ranks) * cp, replicate.line, replicate.words)
+        fields["dp_shard"] = replicate.of(max(1, ranks) * cp)
     return fields
 
 
-def _zero(settings: TitanSettings, values: Mapping[str, Written], *, sharded: bool) -> Written:
+def _zero(settings: TitanSettings, values: Values, *, sharded: bool) -> Written:
     """Return the ZeRO stage; by default, pipelines keep parameters gathered."""
     policy = settings.text("resharded", ("default", "always", "never"))
     if not sharded:
@@ -190,10 +184,10 @@ def _zero(settings: TitanSettings, values: Mapping[str, Written], *, sharded: bo
     stage = 3 if name == "always" or (name == "default" and values["pp"].value == 1) else 2
     if policy is None or policy.default:
         return Written(stage, default=True)
-    return Written(stage, policy.line, policy.words)
+    return policy.of(stage)
 
 
-def _stages(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+def _stages(settings: TitanSettings, values: Values) -> Fields:
     """Return schedule, virtual stages, and the layers of stages where the model is known."""
     pp = values.get("pp")
     if pp is None or pp.value == 1:
@@ -257,7 +251,7 @@ def _virtual(
     split: tuple[int, ...] | int | None,
     schedule: str,
     where: Written | None,
-) -> dict[str, Written]:
+) -> Fields:
     """Return virtual stages and the layers of stages."""
     if split is None:
         return {}
@@ -281,7 +275,7 @@ def _virtual(
     return {**values, "stages": Written(stages, line, words, default=where is None or where.default)}
 
 
-def _batch_values(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+def _batch_values(settings: TitanSettings, values: Values) -> Fields:
     """Return microbatch, batch and sequences; a pass of the pipeline has several microbatches."""
     local = settings.number("local_batch_size")
     total = settings.number("global_batch_size", least=-1)
@@ -327,7 +321,7 @@ def _check_accumulation(
         )
 
 
-def _recompute_values(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+def _recompute_values(settings: TitanSettings, values: Values) -> Fields:
     """Return what is recomputed; nothing where the compiler or the number of layers decides it."""
     mode = settings.text("recompute", ("none", "selective", "full", "memory_budget"))
     if mode is None:
@@ -340,7 +334,7 @@ def _recompute_values(settings: TitanSettings, values: Mapping[str, Written]) ->
         return {"recompute": mode}
     every = int(str(option.value))
     if every == 1:
-        return {"recompute": Written("full", mode.line, mode.words)}
+        return {"recompute": mode.of("full")}
     layers, pp = settings.model.layers if settings.model else None, values.get("pp")
     if layers is None or pp is None or pp.value > 1:
         settings.document.notes.append(
@@ -356,7 +350,7 @@ def _numbered(option: Written) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text[:4]) < 1000
 
 
-def _training_values(settings: TitanSettings) -> dict[str, Written]:
+def _training_values(settings: TitanSettings) -> Fields:
     """Return precision, optimizer, and choices of software."""
     values = {}
     param = settings.text("precision", ("bfloat16", "float32"))
@@ -374,12 +368,12 @@ def _training_values(settings: TitanSettings) -> dict[str, Written]:
         values["software"] = Written(software)
     offload = settings.flag("offload")
     if offload is not None and offload.value:
-        values["offload"] = Written("optimizer", offload.line, offload.words)
+        values["offload"] = offload.of("optimizer")
         settings.document.notes.append(f"{offload.words}: parameters are in host memory as well, not priced")
     return values
 
 
-def _converted(settings: TitanSettings) -> dict[str, Written]:
+def _converted(settings: TitanSettings) -> Fields:
     """Return the precision that converters of a TOML file choose."""
     converters = settings.document.given(KEYS["converters"])
     if converters is None or not isinstance(converters.value, list):
@@ -388,7 +382,7 @@ def _converted(settings: TitanSettings) -> dict[str, Written]:
     values = next(
         (ours for name in names for theirs, ours in TABLE.data["converters"].items() if name == theirs), None
     )
-    return {"precision": Written(values, converters.line, converters.words)} if values else {}
+    return {"precision": converters.of(values)} if values else {}
 
 
 def _optimizer(settings: TitanSettings) -> Written | None:
@@ -399,7 +393,7 @@ def _optimizer(settings: TitanSettings) -> Written | None:
     if named.value.lower() not in names:
         settings.document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
         return None
-    return Written(names[named.value.lower()], named.line, named.words)
+    return named.of(names[named.value.lower()])
 
 
 def _software(settings: TitanSettings, dtype: Written | None) -> dict[str, Any]:

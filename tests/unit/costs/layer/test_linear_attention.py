@@ -25,7 +25,7 @@ from autoplan.costs.layer.linear_attention_time import (
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.errors import UnsupportedError
-from autoplan.launch.frameworks.megatron.emitted_arguments import model_values
+from autoplan.launch.frameworks.megatron.megatron_lm import model_values
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.plan_and_evaluate import plan, plannable
 from autoplan.rules.layout_rules import broken_rules

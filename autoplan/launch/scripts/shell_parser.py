@@ -6,27 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from autoplan.launch.scripts.syntax.syntax_tree import (
-    ArithmeticCommand,
-    Assignment,
-    Case,
-    FunctionDefinition,
-    HereDocument,
-    IfClause,
-    Literal,
-    Loop,
-    ShellWord,
-    SimpleCommand,
-    Statement,
-    StatementList,
-)
-from autoplan.launch.scripts.syntax.word_parser import (
-    BLANKS,
-    Source,
-    complete_word,
-    condition_words,
-    shell_word,
-)
+from autoplan.launch.scripts import word_parser as syntax
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?=\[|\+?=)")
 _KEYWORD: Final = re.compile(r"[a-z]+(?=[\s;&|<>()]|$)|\[\[(?=\s)|[{}!](?=\s|;|$)")
@@ -40,16 +20,16 @@ _OUTPUTS: Final = frozenset({">", ">>", ">|", "1>", "1>>", "&>", "&>>"})
 class CommandParser:
     """Reads one simple command after the other."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: syntax.Source) -> None:
         self.source = source
-        self.documents: list[HereDocument] = []
+        self.documents: list[syntax.HereDocument] = []
 
     def blanks(self, *, lines: bool = False) -> None:
         """Move behind blanks, comments and continued lines, and behind line ends where ``lines``."""
         source = self.source
         while True:
             character = source.peek()
-            if character and character in BLANKS:
+            if character and character in syntax.BLANKS:
                 source.take()
             elif source.peek(2) == "\\\n":
                 source.take(2)
@@ -68,7 +48,7 @@ class CommandParser:
             document.text = self._document_text(document)
         self.documents = []
 
-    def _document_text(self, document: HereDocument) -> ShellWord:
+    def _document_text(self, document: syntax.HereDocument) -> syntax.ShellWord:
         source, begin, lines = self.source, self.source.line, []
         while True:
             if not source.peek():
@@ -81,8 +61,8 @@ class CommandParser:
             lines.append(shown)
         text = "".join(lines)
         if document.literal:
-            return (Literal(text, begin, quoted=True),)
-        return complete_word(Source(text, source.file, begin))
+            return (syntax.Literal(text, begin, quoted=True),)
+        return syntax.complete_word(syntax.Source(text, source.file, begin))
 
     def keyword(self) -> str:
         """Return the reserved word or the closing sign that is next; empty where there is none."""
@@ -106,7 +86,7 @@ class CommandParser:
             if not self.redirection([], []):
                 return
 
-    def arithmetic(self) -> ArithmeticCommand:
+    def arithmetic(self) -> syntax.ArithmeticCommand:
         """Return the ``((...))`` that is next."""
         source = self.source
         line = source.line
@@ -114,27 +94,27 @@ class CommandParser:
         if end is None:
             source.refuse("'))' is missing")
         source.take(2)
-        text = complete_word(Source(source.text[source.at : end], source.file, source.line))
+        text = syntax.complete_word(syntax.Source(source.text[source.at : end], source.file, source.line))
         source.take(end - source.at + 2)
-        return ArithmeticCommand(line, text)
+        return syntax.ArithmeticCommand(line, text)
 
-    def words(self) -> tuple[ShellWord, ...]:
+    def words(self) -> tuple[syntax.ShellWord, ...]:
         """Return the words up to the end of the line, or of the command."""
-        words: list[ShellWord] = []
+        words: list[syntax.ShellWord] = []
         while True:
             self.blanks()
-            if not (word := shell_word(self.source)):
+            if not (word := syntax.shell_word(self.source)):
                 return tuple(words)
             words.append(word)
 
-    def simple(self) -> SimpleCommand:
+    def simple(self) -> syntax.SimpleCommand:
         """Return the command that is next: its assignments, words and here-document."""
         source = self.source
         line = source.line
-        assignments: list[Assignment] = []
-        outputs: list[tuple[ShellWord, bool]] = []
-        words: list[ShellWord] = []
-        body: list[HereDocument] = []
+        assignments: list[syntax.Assignment] = []
+        outputs: list[tuple[syntax.ShellWord, bool]] = []
+        words: list[syntax.ShellWord] = []
+        body: list[syntax.HereDocument] = []
         declaring = True
         while True:
             self.blanks()
@@ -144,19 +124,21 @@ class CommandParser:
             if match and (assignment := self._assignment(match.group())):
                 assignments.append(assignment)
                 continue
-            if not (word := shell_word(source)):
+            if not (word := syntax.shell_word(source)):
                 break
             words.append(word)
             if literal_text(word) == "[[" and len(words) == 1:
-                words += condition_words(source)
+                words += syntax.condition_words(source)
             declaring = literal_text(words[0]) in _DECLARING
         if not words and not assignments and not body:
             source.refuse(f"{source.peek() or 'the end of the file'!r} is not expected here")
         written, appends = outputs[-1] if outputs else ((), False)
         document = body[0] if body else None
-        return SimpleCommand(line, tuple(assignments), tuple(words), document, written, appends)
+        return syntax.SimpleCommand(line, tuple(assignments), tuple(words), document, written, appends)
 
-    def redirection(self, body: list[HereDocument], outputs: list[tuple[ShellWord, bool]]) -> bool:
+    def redirection(
+        self, body: list[syntax.HereDocument], outputs: list[tuple[syntax.ShellWord, bool]]
+    ) -> bool:
         """Move behind a redirection, if one is next; a here-document is added to ``body``.
 
         A file that standard output goes to is added to ``outputs``, with whether it is appended there.
@@ -171,25 +153,25 @@ class CommandParser:
         self.blanks()
         if not sign.startswith("<<") or sign == "<<<":
             source.accept("-")
-            word = shell_word(source)
+            word = syntax.shell_word(source)
             if whole in _OUTPUTS:
                 outputs.append((word, whole.endswith(">>")))
             return True
-        end = shell_word(source)
-        literal = any(isinstance(part, Literal) and part.quoted for part in end)
-        document = HereDocument(literal_text(end), sign == "<<-", literal)
+        end = syntax.shell_word(source)
+        literal = any(isinstance(part, syntax.Literal) and part.quoted for part in end)
+        document = syntax.HereDocument(literal_text(end), sign == "<<-", literal)
         self.documents.append(document)
         body.append(document)
         return True
 
-    def _assignment(self, name: str) -> Assignment | None:
+    def _assignment(self, name: str) -> syntax.Assignment | None:
         """Return the assignment that is next; None where the word is none."""
         source = self.source
         start, line = source.at, source.line
         source.take(len(name))
         index = None
         if source.accept("["):
-            index = shell_word(source, "]\n")
+            index = syntax.shell_word(source, "]\n")
             if not source.accept("]"):
                 source.at, source.line = start, line
                 return None
@@ -198,14 +180,14 @@ class CommandParser:
             source.at, source.line = start, line
             return None
         if source.peek() == "(":
-            return Assignment(name, line, items=self._items(), append=append)
-        return Assignment(name, line, shell_word(source), index=index, append=append)
+            return syntax.Assignment(name, line, items=self._items(), append=append)
+        return syntax.Assignment(name, line, syntax.shell_word(source), index=index, append=append)
 
-    def _items(self) -> tuple[tuple[ShellWord | None, ShellWord], ...]:
+    def _items(self) -> tuple[tuple[syntax.ShellWord | None, syntax.ShellWord], ...]:
         """Return the items of an array, each with its index where it has one."""
         source = self.source
         line = source.line
-        items: list[tuple[ShellWord | None, ShellWord]] = []
+        items: list[tuple[syntax.ShellWord | None, syntax.ShellWord]] = []
         source.take()
         while True:
             self.blanks(lines=True)
@@ -215,9 +197,9 @@ class CommandParser:
             key = None
             if match:
                 source.take()
-                key = shell_word(source, "]")
+                key = syntax.shell_word(source, "]")
                 source.take(2)
-            word = shell_word(source)
+            word = syntax.shell_word(source)
             if not word and key is None:
                 source.refuse(
                     "an array is not closed" if not source.peek() else "an array has no such item", line
@@ -225,9 +207,9 @@ class CommandParser:
             items.append((key, word))
 
 
-def literal_text(word: ShellWord) -> str:
+def literal_text(word: syntax.ShellWord) -> str:
     """Return the text of a word without expansions."""
-    return "".join(part.text for part in word if isinstance(part, Literal))
+    return "".join(part.text for part in word if isinstance(part, syntax.Literal))
 
 
 _FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*[ \t]*\([ \t]*\)")
@@ -235,12 +217,12 @@ _CLOSING: Final = frozenset({"then", "else", "elif", "fi", "do", "done", "esac",
 _DEEPEST: Final = 60
 
 #: Patterns of a case, and what follows them.
-_Branch = tuple[tuple[ShellWord, ...], StatementList]
+_Branch = tuple[tuple[syntax.ShellWord, ...], syntax.StatementList]
 
 
-def parse_script(text: str, file: str, line: int = 1) -> StatementList:
+def parse_script(text: str, file: str, line: int = 1) -> syntax.StatementList:
     """Return the statements of ``text``; raises SpecError with the line of what cannot be read."""
-    parser = _ScriptParser(Source(text.replace("\r\n", "\n"), file, line))
+    parser = _ScriptParser(syntax.Source(text.replace("\r\n", "\n"), file, line))
     statements = parser.group(frozenset())
     if parser.source.peek():
         parser.source.refuse(f"{parser.source.peek(20).splitlines()[0]!r} is not expected here")
@@ -250,14 +232,14 @@ def parse_script(text: str, file: str, line: int = 1) -> StatementList:
 class _ScriptParser(CommandParser):
     """Reads statements one after the other."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: syntax.Source) -> None:
         super().__init__(source)
         self._depth = 0
 
-    def group(self, ends: frozenset[str]) -> StatementList:
+    def group(self, ends: frozenset[str]) -> syntax.StatementList:
         """Return the statements up to one of ``ends``, which is next then."""
         line = self.source.line
-        statements: list[Statement] = []
+        statements: list[syntax.Statement] = []
         joints: list[str] = []
         negated: set[int] = set()
         joint = ";"
@@ -273,7 +255,7 @@ class _ScriptParser(CommandParser):
             statements.append(self.statement())
             joints.append(joint)
             joint = self.joint()
-        return StatementList(line, tuple(statements), tuple(joints), frozenset(negated))
+        return syntax.StatementList(line, tuple(statements), tuple(joints), frozenset(negated))
 
     def joint(self) -> str:
         """Return what joins the last statement and the next."""
@@ -292,7 +274,7 @@ class _ScriptParser(CommandParser):
             self.line_end()
         return ";"
 
-    def statement(self) -> Statement:
+    def statement(self) -> syntax.Statement:
         """Return the statement that is next."""
         self._depth += 1
         if self._depth > _DEEPEST:
@@ -301,11 +283,11 @@ class _ScriptParser(CommandParser):
         self._depth -= 1
         return statement
 
-    def _statement(self) -> Statement:
+    def _statement(self) -> syntax.Statement:
         source = self.source
         if source.peek(2) == "((" and source.closing(source.at + 2, "))") is not None:
             return self.arithmetic()
-        readers: dict[str, Callable[[], Statement]] = {
+        readers: dict[str, Callable[[], syntax.Statement]] = {
             "if": self._if,
             "case": self._case,
             "for": self._for,
@@ -317,7 +299,7 @@ class _ScriptParser(CommandParser):
         }
         word = self.keyword()
         if source.peek() == "(":
-            statement: Statement = self._braces(")", subshell=True)
+            statement: syntax.Statement = self._braces(")", subshell=True)
         elif word in readers:
             statement = readers[word]()
         elif match := _FUNCTION.match(source.text, source.at):
@@ -328,15 +310,15 @@ class _ScriptParser(CommandParser):
         self.redirections()
         return statement
 
-    def _braces(self, end: str = "}", *, subshell: bool = False) -> StatementList:
+    def _braces(self, end: str = "}", *, subshell: bool = False) -> syntax.StatementList:
         self.source.take()
         group = self.group(frozenset({end}))
         self.expect(end)
         if not subshell:
             return group
-        return StatementList(group.line, group.statements, group.joints, group.negated, subshell=True)
+        return syntax.StatementList(group.line, group.statements, group.joints, group.negated, subshell=True)
 
-    def _if(self) -> IfClause:
+    def _if(self) -> syntax.IfClause:
         line = self.source.line
         branches = []
         self.source.take(2)
@@ -348,14 +330,14 @@ class _ScriptParser(CommandParser):
                 break
         otherwise = self.group(frozenset({"fi"})) if self.source.accept("else") else None
         self.expect("fi")
-        return IfClause(line, tuple(branches), otherwise)
+        return syntax.IfClause(line, tuple(branches), otherwise)
 
-    def _case(self) -> Case:
+    def _case(self) -> syntax.Case:
         source = self.source
         line = source.line
         source.take(4)
         self.blanks()
-        word = shell_word(source)
+        word = syntax.shell_word(source)
         self.expect("in")
         branches: list[_Branch] = []
         falling: list[bool] = []
@@ -372,14 +354,14 @@ class _ScriptParser(CommandParser):
             if source.accept(";;"):
                 source.accept("&")
         self.expect("esac")
-        return Case(line, word, tuple(_with_falls(branches, falling))[::-1])
+        return syntax.Case(line, word, tuple(_with_falls(branches, falling))[::-1])
 
-    def _patterns(self) -> tuple[ShellWord, ...]:
+    def _patterns(self) -> tuple[syntax.ShellWord, ...]:
         self.source.accept("(")
         patterns = []
         while True:
             self.blanks()
-            patterns.append(shell_word(self.source))
+            patterns.append(syntax.shell_word(self.source))
             self.blanks()
             if not self.source.accept("|"):
                 break
@@ -387,58 +369,58 @@ class _ScriptParser(CommandParser):
             self.source.refuse("')' is missing after a pattern of case")
         return tuple(patterns)
 
-    def _for(self) -> Loop:
+    def _for(self) -> syntax.Loop:
         source = self.source
         line = source.line
-        shell_word(source)
+        syntax.shell_word(source)
         self.blanks()
         name, words = "", None
         if source.peek(2) == "((":
             self.arithmetic()
         else:
-            name = literal_text(shell_word(source))
+            name = literal_text(syntax.shell_word(source))
             self.blanks(lines=True)
             if self.keyword() == "in":
                 source.take(2)
                 words = self.words()
         self.blanks()
         source.accept(";")
-        return Loop(line, self._do(), name, words)
+        return syntax.Loop(line, self._do(), name, words)
 
-    def _while(self) -> Loop:
+    def _while(self) -> syntax.Loop:
         line = self.source.line
         until = self.source.take(5) == "until"
         condition = self.group(frozenset({"do"}))
         body = self._do()
         inner = (*condition.statements, *body.statements)
-        both = StatementList(line, inner, (";",) * len(inner))
-        return Loop(line, both, condition=condition, until=until)
+        both = syntax.StatementList(line, inner, (";",) * len(inner))
+        return syntax.Loop(line, both, condition=condition, until=until)
 
-    def _do(self) -> StatementList:
+    def _do(self) -> syntax.StatementList:
         self.expect("do")
         body = self.group(frozenset({"done"}))
         self.expect("done")
         return body
 
-    def _function(self) -> FunctionDefinition:
+    def _function(self) -> syntax.FunctionDefinition:
         self.source.take(len("function"))
         self.blanks()
-        name = literal_text(shell_word(self.source))
+        name = literal_text(syntax.shell_word(self.source))
         self.blanks()
         if self.source.accept("("):
             self.expect(")")
         return self._function_body(name)
 
-    def _function_body(self, name: str) -> FunctionDefinition:
+    def _function_body(self, name: str) -> syntax.FunctionDefinition:
         line = self.source.line
         self.blanks(lines=True)
-        return FunctionDefinition(line, name, self.statement())
+        return syntax.FunctionDefinition(line, name, self.statement())
 
 
 def _with_falls(branches: Sequence[_Branch], falling: Sequence[bool]) -> Iterator[_Branch]:
     """Yield branches, last one first, each with the one after it where it ends in ``;&``."""
-    below: StatementList | None = None
+    below: syntax.StatementList | None = None
     for (patterns, body), falls in zip(reversed(branches), reversed(falling), strict=True):
         bodies = (body, below) if falls and below else (body,)
-        below = StatementList(body.line, bodies, (";",) * len(bodies)) if len(bodies) > 1 else body
+        below = syntax.StatementList(body.line, bodies, (";",) * len(bodies)) if len(bodies) > 1 else body
         yield patterns, below

@@ -1,1 +1,0 @@
-"""The syntax of shell scripts: words, commands and compound statements."""
