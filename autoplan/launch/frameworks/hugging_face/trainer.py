@@ -76,6 +76,10 @@ _FILE: Final = "training_args.json"
 #: Methods of preference and reinforcement learning that TRL has a program for, and names of such programs.
 _METHODS: Final = tuple(training.TRAINER.data["methods"])
 _TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(?:\.py)?(?=\s|\\|$)")
+#: Programs that train adapters, by their names.
+_ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
+#: Programs of TRL, and those of its examples and the alignment handbook, whose ModelConfig has the defaults.
+_OF_TRL: Final = re.compile(r"(?:^|/)(?:run_)?(?:sft|dpo|orpo|cpo|kto|grpo|rloo|reward\w*)(?:_\w+)?\.py$")
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
@@ -336,7 +340,7 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     add_options(document, [Word(text, 0) for text in file.arguments])
     training.rename(document)
     if "use_peft" not in document.entries:
-        training.program_adapters(document, "")
+        _program_adapters(document, "")
     return document, None, launcher_of(file)
 
 
@@ -381,7 +385,7 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     training.rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
-    training.program_adapters(document, started)
+    _program_adapters(document, started)
     training.program_deepspeed(document, launcher)
     return document, devices, launcher
 
@@ -389,7 +393,7 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
     """Add the keys of the files that ``--config`` or the first word names; arguments go over them."""
     behind = [b for a, b in pairwise(words) if a.text == training.TRAINER.data["file"]]
-    for name in (word.text for word in (*training.first_file(words), *behind) if word.unknown is None):
+    for name in (word.text for word in (*_first_file(words), *behind) if word.unknown is None):
         text = file.sibling(name)
         if text is None:
             document.opened |= {"zero", "recompute", "mbs", "sequence_length", "precision"}
@@ -513,6 +517,28 @@ def _read_rl(document: WrittenDocument, file: LaunchFile) -> Fields:
         document.opened.add("rl")
         document.notes.append(f"{weight.words}: of DPO, KTO or ORPO, which the training program decides")
     return {}
+
+
+def _program_adapters(document: WrittenDocument, program: str) -> None:
+    """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
+    switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
+    other = program.endswith(".py") and _OF_TRL.search(program) is None
+    renamed = switch is not None and (other or switch.words.split()[0] != "--use_peft")
+    tuned = str(getattr(document.entries.get("finetuning_type"), "value", "")) == "lora"
+    if switch is None and rank is not None and (_ADAPTING.search(program) or tuned):
+        document.entries["use_peft"] = replace(rank, value="true")
+    elif (renamed and rank is None) or (switch is None and rank is not None):
+        document.entries.pop("use_peft", None)
+        document.opened.add("adapters")
+        document.notes.append(
+            f"{(switch or rank or training.OPEN).words}: the program decides the adapters: left open"
+        )
+
+
+def _first_file(words: Sequence[Word]) -> Sequence[Word]:
+    """Return the first word where it is a file of keys: one of JSON only where it is the only word."""
+    endings = (".yaml", ".yml", ".json") if len(words) == 1 else (".yaml", ".yml")
+    return words[:1] if words and words[0].text.endswith(endings) else ()
 
 
 TARGET: Final = target_of(

@@ -543,12 +543,6 @@ def _resharded(document: WrittenDocument) -> Fields:
 
 #: Shortest beginning of a name that counts as that name.
 _SHORTEST: Final = 10
-#: Programs that train adapters, by their names.
-_ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
-
-
-#: Programs of TRL, and those of its examples and the alignment handbook, whose ModelConfig has the defaults.
-_OF_TRL: Final = re.compile(r"(?:^|/)(?:run_)?(?:sft|dpo|orpo|cpo|kto|grpo|rloo|reward\w*)(?:_\w+)?\.py$")
 
 
 def program_deepspeed(document: WrittenDocument, launcher: Sequence[Word]) -> None:
@@ -589,25 +583,3 @@ def whole_name(name: str, names: Iterable[str]) -> str:
 
 def _digits(written: Written) -> bool:
     return re.fullmatch(r"\d{1,2}", str(written.value)) is not None
-
-
-def program_adapters(document: WrittenDocument, program: str) -> None:
-    """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
-    switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
-    other = program.endswith(".py") and _OF_TRL.search(program) is None
-    renamed = switch is not None and (other or switch.words.split()[0] != "--use_peft")
-    tuned = str(getattr(document.entries.get("finetuning_type"), "value", "")) == "lora"
-    if switch is None and rank is not None and (_ADAPTING.search(program) or tuned):
-        document.entries["use_peft"] = replace(rank, value="true")
-    elif (renamed and rank is None) or (switch is None and rank is not None):
-        document.entries.pop("use_peft", None)
-        document.opened.add("adapters")
-        document.notes.append(
-            f"{(switch or rank or OPEN).words}: the program decides the adapters: left open"
-        )
-
-
-def first_file(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the first word where it is a file of keys: one of JSON only where it is the only word."""
-    endings = (".yaml", ".yml", ".json") if len(words) == 1 else (".yaml", ".yml")
-    return words[:1] if words and words[0].text.endswith(endings) else ()
