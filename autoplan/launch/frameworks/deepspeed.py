@@ -99,7 +99,9 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
-    missing_parts.refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
+    # Whether the model is built under zero.Init is a matter of the user's program.
+    expressed = ("gradients", "offload_parameters", "weights_held")
+    missing_parts.refuse_software(job, expressed, rl=RL_METHODS)
     missing_parts.refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
     missing_parts.refuse_experts(layout)
     missing_parts.refuse_order(layout)
@@ -261,6 +263,7 @@ def enabled_precision(inner: WrittenDocument) -> Fields:
 def with_software(values: Values, *others: Values) -> Fields:
     """Return the values of all, with the choices of software that any of them has.
 
+    >>> from autoplan.launch.frameworks.deepspeed import with_software
     >>> one, other = ({"software": Written({name: True})} for name in ("compile", "pure_bf16"))
     >>> with_software(one, other)["software"].value
     {'compile': True, 'pure_bf16': True}

@@ -30,7 +30,7 @@ search: {{tensor_parallel: [1], pipeline_parallel: [1], context_parallel: [1]}}
         ("HBM bandwidth", "dgx-h100", "ddp", 128, "dp=2,mbs=1", "software: {cuda_graphs: true}"),
         # Gathers and reductions of all parameters over PCIe.
         ("PCIe", "2x-rtx3090", "fsdp2", 512, "dp=2,mbs=1,zero=3,recompute=full", ""),
-        ("compute", "dgx-h100", "ddp", 8192, "dp=2,mbs=1,recompute=full", ""),
+        ("compute", "dgx-a100-80gb", "ddp", 8192, "dp=2,mbs=1,recompute=full", ""),
     ],
 )
 def test_the_cause_is_named(tmp_path, named, hardware, stack, length, layout, software):
