@@ -186,13 +186,24 @@ def read_deepspeed(file: LaunchFile) -> Configuration:
         document.notes += [f"{argument} may decide {', '.join(sorted(fields))}: left open"] if fields else []
     _batches(document, file, values)
     document.stop_at_problems()
-    document.notes += [
-        f"{path}: {why}" for path, why in _TABLE.data["aside"].items() if _counts(document, path)
-    ]
+    document.notes += _unpriced(document, values)
     if document.path("recompute") not in document.entries:
         document.opened.add("recompute")
         document.notes.append("recompute is turned on by the training program, which is not read: left open")
     return assembled("deepspeed", file, values, opened=document.opened, warnings=document.notes)
+
+
+def _unpriced(document: WrittenDocument, values: Values) -> list[str]:
+    """Return notes on what a file says and nothing is priced for.
+
+    Source: DeepSpeed 0.19.8, runtime/zero/config.py, overlap_comm_valid: left out it is on for stage 3 alone.
+    """
+    notes = [f"{path}: {why}" for path, why in _TABLE.data["aside"].items() if _counts(document, path)]
+    stage, overlap = values.get("zero"), document.entries.get("zero_optimization.overlap_comm")
+    beside = overlap is not None and str(overlap.value).lower() == "true"
+    if stage is not None and stage.value in {1, 2} and not beside:
+        notes.append("zero_optimization.overlap_comm is not on: reductions are priced beside backward")
+    return notes
 
 
 def _counts(document: WrittenDocument, path: str) -> bool:
@@ -236,7 +247,7 @@ def sharding_of(document: WrittenDocument, inner: WrittenDocument) -> Fields:
     """Return what a file or section of DeepSpeed says of sharding, for the ``document`` that names it."""
     values = zero_values(inner)
     document.problems += inner.problems
-    document.notes += inner.notes
+    document.notes += [*inner.notes, *_unpriced(inner, values)]
     document.opened |= inner.opened
     names = {"tp", "cp", "zero", "dp_shard", "offload", "optimizer", "software"}
     return {key: written for key, written in values.items() if key in names}

@@ -324,3 +324,23 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2)).train()
 def test_megatron_overlaps_what_its_arguments_say(reading, words, software):
     """Without the arguments nothing runs beside compute; one data-parallel rank has nothing to reduce."""
     assert reading({"a.sh": f"{PRETRAINING} {words}\n"}).job.get("software", {}) == software
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('"stage": 2', ["zero_optimization.overlap_comm is not on: reductions are priced beside backward"]),
+        ('"stage": 2, "overlap_comm": true', []),
+        ('"stage": 3', []),
+        (
+            '"stage": 3, "zero_quantized_weights": true',
+            ["zero_optimization.zero_quantized_weights: gathers of quantized weights are not priced"],
+        ),
+    ],
+)
+def test_what_deepspeed_is_not_priced_with_is_said_beside_a_script_too(reading, keys, said):
+    """Notes on DeepSpeed's file are those of the script that names it: ZeRO-3 alone overlaps by default."""
+    sharded = f'{{"zero_optimization": {{{keys}}}, "bf16": {{"enabled": true}}}}'
+    script = f"deepspeed --num_gpus 8 train.py {TRAINER} --deepspeed ds.json\n"
+    warnings = reading({"run.sh": script, "ds.json": sharded}).warnings
+    assert [warning for warning in warnings if warning.startswith("zero_optimization")] == said
