@@ -61,7 +61,7 @@ def reported_memory_bytes(job: Job, peak: float, needed: float) -> tuple[float, 
     free for the layout to fit, and does not depend on the interval.
 
     >>> [round(x / 2**30, 1) for x in reported_memory_bytes(job, 20.0 * 2**30, 21.0 * 2**30)]
-    [17.4, 30.0]
+    [17.8, 29.0]
     >>> reported_memory_bytes(job, 70.0 * 2**30, 71.0 * 2**30)[1] == usable_bytes(job)
     True
 
